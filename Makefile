@@ -1,0 +1,39 @@
+# `make demo` and `make test` work from nothing but Python 3.11 and pip.
+PYTHON ?= python3
+BIN := .venv/bin
+# A bare `torch` may be a CUDA build of several gigabytes: the tested CPU version goes first.
+TORCH := $(shell grep '^torch==' constraints.txt)
+
+.PHONY: demo test check format bench clean
+
+demo: .venv/.installed
+	@$(BIN)/espalier pull smollm2
+	@$(BIN)/python examples/main_job.py
+
+test: .venv/.installed
+	$(BIN)/espalier pull smollm2
+	$(BIN)/python -m pytest
+
+check: .venv/.installed
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/pyright
+	$(BIN)/python -m pytest -q tests/test_architecture.py tests/test_packaging.py
+
+format: .venv/.installed
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: .venv/.installed
+	$(BIN)/espalier pull smollm2
+	$(BIN)/python -m bench.step --json bench/out/step.json
+
+.venv/.installed: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet $(TORCH)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf .venv build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,1 @@
+"""Operations by name; knows no request and no tree."""

@@ -1,0 +1,1 @@
+"""Many workers as one: policies, registry, health, proxy. Nothing is built yet."""

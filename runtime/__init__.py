@@ -1,0 +1,1 @@
+"""The runtime: engine, scheduler, models, grammar, programs. Import the module you need."""

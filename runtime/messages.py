@@ -1,0 +1,139 @@
+"""What crosses between the runtime's parts: plain frozen structs, token ids, no torch.
+
+A client sends `SubmitRequests` and `AbortRequest`; the scheduler answers with
+`TokenOutput`, one for each step in which the request got tokens, the last one with
+`finish` set. Every accepted request gets exactly one output with `finish` set.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from .sampling.params import SamplingParams
+
+TokenIds = npt.NDArray[np.int32]
+
+
+class JsonSchema(msgspec.Struct, frozen=True, tag="json_schema"):
+    """Output is a JSON document, in compact layout, of this schema (JSON text)."""
+
+    schema: str
+
+
+class Regex(msgspec.Struct, frozen=True, tag="regex"):
+    """The whole output matches this regular expression."""
+
+    pattern: str
+
+
+class Ebnf(msgspec.Struct, frozen=True, tag="ebnf"):
+    """Output is derived from rule `root` of this grammar (xgrammar's EBNF)."""
+
+    grammar: str
+
+
+class Choice(msgspec.Struct, frozen=True, tag="choice"):
+    """Output is one of these strings."""
+
+    choices: tuple[str, ...]
+
+
+Constraint = JsonSchema | Regex | Ebnf | Choice
+
+
+class LogprobOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Which log-probabilities to report: log-softmax of the raw logits.
+
+    "Raw" is before temperature, penalties, bias and masks. `prompt_start` is the first
+    prompt position reported (None: none); position 0 has no log-probability. `top` is the
+    number of most likely alternatives reported at each position.
+    """
+
+    output: bool = True
+    prompt_start: int | None = None
+    top: int = 0
+
+
+class TokenLogprob(msgspec.Struct, frozen=True):
+    """One position: its token, that token's log-probability (None at position 0), the top."""
+
+    token_id: int
+    logprob: float | None
+    top: tuple[tuple[int, float], ...] = ()
+
+
+FinishKind = Literal["stop", "length", "abort", "error"]
+
+
+class FinishReason(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a request ended; `matched` is the stop string or token id, `message` the error.
+
+    `bad_request` tells an error that the request itself caused (its grammar does not
+    compile) from one of the runtime.
+    """
+
+    kind: FinishKind
+    matched: str | int | None = None
+    message: str = ""
+    bad_request: bool = False
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
+    """What one request cost, in tokens; `cached_tokens` came from the radix cache."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    num_retractions: int = 0
+
+
+class TokenizedRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """One sequence to continue. `choice` tells the samples of one request with n > 1 apart.
+
+    `sampling.seed` is set and `sampling.n` is not read: the client side has expanded it.
+    Requests share cached tokens only within one `namespace`.
+    """
+
+    rid: str
+    input_ids: TokenIds
+    sampling: SamplingParams
+    choice: int = 0
+    constraint: Constraint | None = None
+    logprobs: LogprobOptions | None = None
+    namespace: tuple[str, ...] = ()
+
+
+class SubmitRequests(msgspec.Struct, frozen=True):
+    """Requests that arrive together, so that one step can plan them together."""
+
+    requests: tuple[TokenizedRequest, ...]
+
+
+class AbortRequest(msgspec.Struct, frozen=True):
+    """End the request with exactly this id, in whatever state it is; unknown ids are fine."""
+
+    rid: str
+
+
+class TokenOutput(msgspec.Struct, frozen=True, kw_only=True):
+    """New tokens of one request.
+
+    With `finish` set this is the request's last message: `usage` is set;
+    `num_text_bytes` is the length of the output text in bytes after a stop string was cut
+    off, `num_kept_tokens` the number of output tokens that lie wholly before that cut.
+    `prompt_logprobs` comes whole with the first output after the prompt is computed.
+    """
+
+    rid: str
+    choice: int = 0
+    ids: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] | None = None
+    prompt_logprobs: tuple[TokenLogprob, ...] | None = None
+    finish: FinishReason | None = None
+    usage: Usage | None = None
+    num_text_bytes: int = 0
+    num_kept_tokens: int = 0

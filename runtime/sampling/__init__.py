@@ -1,0 +1,1 @@
+"""What a caller may ask of sampling, and the sampler that obeys."""
