@@ -1,0 +1,1 @@
+"""Where models come from: the catalogue, pulling, and resolving a name to files."""

@@ -1,0 +1,1 @@
+"""Model configurations, weights from disk, and the forward pass."""
