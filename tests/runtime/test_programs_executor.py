@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 import pytest
 
@@ -91,7 +91,7 @@ def test_a_join_in_the_stream_waits_and_fails_with_its_branches() -> None:
 
 def test_a_backend_that_cancels_its_own_request_leaves_nobody_waiting() -> None:
     class Cancelling(ScriptedBackend):
-        async def generate(self, call: GenerateCall) -> AsyncIterator[GenerateChunk]:
+        async def generate(self, call: GenerateCall) -> AsyncGenerator[GenerateChunk]:
             raise asyncio.CancelledError
             yield
 

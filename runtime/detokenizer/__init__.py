@@ -1,0 +1,1 @@
+"""Token ids to text, byte-exact and incremental; never imports torch."""
