@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import msgspec
 
 from ..errors import InvalidRequest
@@ -47,6 +45,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             _check_int(name, getattr(self, name), low, high)
         for name, (low_f, high_f, open_low) in _FLOAT_RANGES.items():
             _check_float(name, getattr(self, name), low_f, high_f, open_low)
+        _check_type("ignore_eos", self.ignore_eos, bool)
         if self.top_k == 0:
             raise InvalidRequest("top_k must be -1 (all) or at least 1, not 0", param="top_k")
         if self.min_new_tokens > self.max_new_tokens:
@@ -61,19 +60,17 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         self._validate_bias(vocab_size)
 
     def _validate_stops(self) -> None:
+        _check_type("stop", self.stop, tuple)
         if len(self.stop) > MAX_STOPS:
             raise InvalidRequest(f"at most {MAX_STOPS} stop strings are allowed", param="stop")
         for text in self.stop:
-            if not isinstance(text, str) or not text:
-                raise InvalidRequest("stop strings must be non-empty strings", param="stop")
-            if len(text.encode("utf-8", "surrogatepass")) > MAX_STOP_BYTES:
-                raise InvalidRequest(
-                    f"a stop string may have at most {MAX_STOP_BYTES} bytes", param="stop"
-                )
+            _check_stop(text)
+        _check_type("stop_token_ids", self.stop_token_ids, tuple)
         for token_id in self.stop_token_ids:
             _check_int("stop_token_ids", token_id, -(2**63), 2**63 - 1)
 
     def _validate_bias(self, vocab_size: int) -> None:
+        _check_type("logit_bias", self.logit_bias, dict)
         if len(self.logit_bias) > MAX_LOGIT_BIAS:
             raise InvalidRequest(
                 f"at most {MAX_LOGIT_BIAS} logit_bias entries are allowed", param="logit_bias"
@@ -99,6 +96,23 @@ _FLOAT_RANGES: dict[str, tuple[float, float, bool]] = {  # low, high, low itself
 }
 
 
+def _check_type(name: str, value: object, kind: type) -> None:
+    if not isinstance(value, kind):
+        raise InvalidRequest(f"{name} must be a {kind.__name__}, not {value!r}", param=name)
+
+
+def _check_stop(text: object) -> None:
+    if not isinstance(text, str) or not text:
+        raise InvalidRequest("stop strings must be non-empty strings", param="stop")
+    try:
+        num_bytes = len(text.encode())
+    except UnicodeEncodeError as error:
+        message = f"a stop string has a lone surrogate: {error}"
+        raise InvalidRequest(message, param="stop") from None
+    if num_bytes > MAX_STOP_BYTES:
+        raise InvalidRequest(f"a stop string may have at most {MAX_STOP_BYTES} bytes", param="stop")
+
+
 def _check_int(name: str, value: object, low: int, high: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise InvalidRequest(
@@ -107,10 +121,10 @@ def _check_int(name: str, value: object, low: int, high: int) -> None:
 
 
 def _check_float(name: str, value: object, low: float, high: float, open_low: bool) -> None:
+    """Comparisons alone: they are false for NaN, and exact for integers of any size."""
     if (
         not isinstance(value, int | float)
         or isinstance(value, bool)
-        or not math.isfinite(value)
         or not low <= value <= high
         or (open_low and value == low)
     ):
