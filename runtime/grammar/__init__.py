@@ -1,0 +1,1 @@
+"""Constraints compiled to matchers that mask tokens."""

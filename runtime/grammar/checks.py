@@ -1,0 +1,118 @@
+"""Refuses constraints at the edge, before a request is accepted; knows no grammar engine.
+
+What passes here is of bounded size, is text that UTF-8 can carry, and says nothing that the
+engine would drop without a word. What only a compiler can find is left to the compiler.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import NoReturn
+
+from ..errors import InvalidRequest
+from ..messages import Choice, Constraint, Ebnf, JsonSchema, Regex
+from .regex_dialect import translate_regex
+from .schema_support import check_schema
+
+MAX_SCHEMA_BYTES = 128 << 10
+MAX_EBNF_BYTES = 64 << 10
+MAX_REGEX_BYTES = 8 << 10
+MAX_CHOICES = 1024
+MAX_CHOICES_BYTES = 64 << 10
+MAX_SCHEMA_DEPTH = 100
+
+_PARAMS = {JsonSchema: "json_schema", Regex: "regex", Ebnf: "ebnf", Choice: "choices"}
+
+
+def param_of(constraint: Constraint) -> str:
+    """The name under which callers know the constraint: `InvalidRequest.param`."""
+    return _PARAMS[type(constraint)]
+
+
+def check_constraint(constraint: Constraint) -> None:
+    """Raise `InvalidRequest`, naming the field and the trouble, if it can't be accepted."""
+    match constraint:
+        case JsonSchema(schema):
+            _check_text(schema, MAX_SCHEMA_BYTES, "json_schema")
+            check_schema(_parse_schema(schema))
+        case Regex(pattern):
+            _check_text(pattern, MAX_REGEX_BYTES, "regex")
+            translate_regex(pattern)
+        case Ebnf(grammar):
+            _check_text(grammar, MAX_EBNF_BYTES, "ebnf")
+        case Choice(choices):
+            _check_choices(choices)
+
+
+def _check_choices(choices: tuple[str, ...]) -> None:
+    if not choices:
+        raise InvalidRequest("choices must not be empty", param="choices")
+    if len(choices) > MAX_CHOICES:
+        raise InvalidRequest(
+            f"at most {MAX_CHOICES} choices are allowed, not {len(choices)}", param="choices"
+        )
+    for text in choices:
+        _check_text(text, MAX_CHOICES_BYTES, "choices")
+    _check_text("".join(choices), MAX_CHOICES_BYTES, "choices")
+
+
+def _check_text(text: str, max_bytes: int, param: str) -> None:
+    try:
+        num_bytes = len(text.encode())
+    except UnicodeEncodeError as error:
+        raise InvalidRequest(f"{param} is not valid Unicode: {error}", param=param) from None
+    if num_bytes > max_bytes:
+        raise InvalidRequest(f"{param} has {num_bytes} bytes, {max_bytes} are allowed", param=param)
+    if "\0" in text:
+        raise InvalidRequest(f"{param} contains a NUL byte", param=param)
+
+
+def _parse_schema(text: str) -> object:
+    depth = _nesting_depth(text)
+    if depth > MAX_SCHEMA_DEPTH:
+        _refuse_schema(f"nested {depth} levels deep, {MAX_SCHEMA_DEPTH} are allowed")
+    try:
+        schema: object = json.loads(
+            text, object_pairs_hook=_object_of, parse_constant=_refuse_number
+        )
+        json.dumps(schema, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        _refuse_schema("a string has a lone surrogate")
+    except ValueError as error:
+        _refuse_schema(f"not valid JSON: {error}")
+    return schema
+
+
+def _nesting_depth(text: str) -> int:
+    """Depth of brackets outside strings: bounded before any parser recurses into them."""
+    depth = deepest = 0
+    in_string = escaped = False
+    for char in text:
+        if in_string:
+            in_string = escaped or char != '"'
+            escaped = not escaped and char == "\\"
+        elif char == '"':
+            in_string = True
+        elif char in "{[":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif char in "}]":
+            depth -= 1
+    return deepest
+
+
+def _object_of(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        _refuse_schema(f"the key {twice!r} stands twice in one object")
+    return fields
+
+
+def _refuse_number(name: str) -> NoReturn:
+    _refuse_schema(f"{name} is not a JSON number")
+
+
+def _refuse_schema(trouble: str) -> NoReturn:
+    raise InvalidRequest(f"json_schema: {trouble}", param="json_schema")

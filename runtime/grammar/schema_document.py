@@ -1,0 +1,107 @@
+"""Reading a parsed JSON Schema: its subschemas, references, types and values.
+
+Never raises on a malformed schema: what is not there or of the wrong shape reads as empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeGuard
+from urllib.parse import unquote
+
+Schema = Mapping[str, object]
+
+_SCHEMA_MAPS = ("properties", "patternProperties", "$defs", "definitions")
+_SCHEMA_LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
+_SCHEMAS = ("items", "additionalProperties", "propertyNames") + (
+    ("unevaluatedItems", "unevaluatedProperties")
+)
+
+
+def subschemas(schema: object, path: str) -> Iterator[tuple[str, Schema]]:
+    """Every schema object with its JSON pointer."""
+    if not is_object(schema):
+        return
+    yield path, schema
+    for key in _SCHEMA_MAPS:
+        for name, child in object_of(schema.get(key)).items():
+            pointer = name.replace("~", "~0").replace("/", "~1")
+            yield from subschemas(child, f"{path}/{key}/{pointer}")
+    for key in _SCHEMA_LISTS:
+        for index, child in enumerate(list_of(schema.get(key))):
+            yield from subschemas(child, f"{path}/{key}/{index}")
+    for key in _SCHEMAS:
+        yield from subschemas(schema.get(key), f"{path}/{key}")
+
+
+def enumerated(schema: Schema) -> Sequence[object] | None:
+    """The values that the schema lists, or None if it does not list them."""
+    if "const" in schema:
+        return [schema["const"]]
+    return list_of(schema["enum"]) if "enum" in schema else None
+
+
+def types_of(schema: Schema) -> frozenset[str] | None:
+    stated = schema.get("type")
+    if isinstance(stated, str):
+        return frozenset({stated})
+    names = list_of(stated)
+    return frozenset(name for name in names if isinstance(name, str)) if names else None
+
+
+def is_type(value: object, name: str) -> bool:
+    match value:
+        case None:
+            return name == "null"
+        case bool():
+            return name == "boolean"
+        case int():
+            return name in ("integer", "number")
+        case float():
+            return name == "number" or (name == "integer" and value.is_integer())
+        case str():
+            return name == "string"
+        case list():
+            return name == "array"
+        case _:
+            return name == "object"
+
+
+def is_local_pointer(reference: str) -> bool:
+    return reference == "#" or reference.startswith("#/")
+
+
+def resolve(reference: str, root: object) -> object | None:
+    """The schema at a local JSON pointer, None where there is none."""
+    found = root
+    for token in reference.split("/")[1:]:
+        key = unquote(token).replace("~1", "/").replace("~0", "~")
+        if _is_list(found):
+            found = {str(index): item for index, item in enumerate(found)}.get(key)
+        else:
+            found = object_of(found).get(key)
+    return found
+
+
+def follow(schema: object, root: object) -> Schema:
+    """The schema itself, or what its reference names, one step; {} for true or false."""
+    reference = object_of(schema).get("$ref")
+    if isinstance(reference, str) and is_local_pointer(reference):
+        return object_of(resolve(reference, root))
+    return object_of(schema)
+
+
+def is_object(value: object) -> TypeGuard[Schema]:
+    return isinstance(value, dict)
+
+
+def object_of(value: object) -> Schema:
+    return value if is_object(value) else {}
+
+
+def _is_list(value: object) -> TypeGuard[list[object]]:
+    return isinstance(value, list)
+
+
+def list_of(value: object) -> Sequence[object]:
+    return value if _is_list(value) else []
