@@ -1,8 +1,7 @@
-"""The radix tree of cached tokens and the KV slot memory behind it; knows no torch, no models.
+"""The radix tree of token ids and the KV slots behind it; knows no torch, model or request.
 
-from espalier.radix import Handle, RadixCache
-from espalier.radix.check import check
-from espalier.radix.picture import picture
+`RadixCache` is all that a scheduler needs. `check.check` recounts a cache from scratch, and
+`picture.picture` draws it.
 """
 
 from __future__ import annotations

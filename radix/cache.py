@@ -1,0 +1,324 @@
+"""The radix cache: owns the tree, the slots and the locks; knows no requests, models or torch.
+
+Every slot is free, cached (in the tree), in use (held by a caller) or pending (given back,
+but a step in flight may still touch it):
+
+    num_free + num_cached + num_in_use + num_pending == num_slots
+
+A lock counts on its node and on all above it, so the unlocked tokens are exactly those that
+eviction can reach from the leaves. A node may enter the tree before its KV exists: it is
+*promised*, `node.step` says by which step, and it is *settled* when that step is. Whoever
+promised it keeps it locked until then.
+
+A life of one request, `A B C` being prompt chunks and `o` what it generates:
+
+    match_prefix ─▶ lock      the cached part of the prompt
+    alloc ─▶ promise          chunk by chunk; others may match it at once
+    alloc …                   slots of generated tokens, private until settled
+    insert ─▶ unlock          A B C o, for whoever comes next
+
+Steps end in order, each by `settle(step)`. When one fails, all steps in flight are drained,
+every holder moves its lock to the `sound_ancestor` of its handle, and `fail(step)` ends them
+together: what they should have filled leaves the tree, what waited for them becomes free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from .eviction import LRU, EvictableLeaves, EvictionStrategy
+from .slots import SlotPool, SlotState
+from .tree import Handle, Node, RadixTree, ancestry, attach, detach, split, subtree, trim
+from .types import IntArray, Namespace
+
+__all__ = ["Handle", "RadixCache"]
+
+
+class RadixCache:
+    """A token-granular prefix cache over `num_slots` KV slots.
+
+    The attributes `tree`, `pool`, `leaves`, `unsettled` and `pending` are there for check.py
+    and picture.py to read.
+    """
+
+    def __init__(self, num_slots: int, *, strategy: EvictionStrategy | None = None) -> None:
+        """Evicts by `strategy`, the least recently used first unless told otherwise."""
+        self.tree = RadixTree()
+        self.pool = SlotPool(num_slots)
+        self.leaves = EvictableLeaves(strategy or LRU())
+        self.unsettled: dict[int, set[Node]] = {}
+        self.pending: dict[int, list[IntArray]] = {}
+        self.last_step = -1
+        self._num_evictable = 0
+        self._num_evicted = 0
+        self._clock = 0
+
+    @property
+    def num_slots(self) -> int:
+        return self.pool.num_slots
+
+    @property
+    def num_free(self) -> int:
+        return self.pool.count(SlotState.FREE)
+
+    @property
+    def num_cached(self) -> int:
+        """Tokens in the tree, promised ones included."""
+        return self.pool.count(SlotState.CACHED)
+
+    @property
+    def num_in_use(self) -> int:
+        return self.pool.count(SlotState.IN_USE)
+
+    @property
+    def num_pending(self) -> int:
+        return self.pool.count(SlotState.PENDING)
+
+    @property
+    def num_evictable(self) -> int:
+        """Cached tokens that no lock protects."""
+        return self._num_evictable
+
+    @property
+    def num_available(self) -> int:
+        """The largest n for which `alloc(n)` succeeds."""
+        return self.num_free + self._num_evictable
+
+    @property
+    def num_evicted(self) -> int:
+        """Tokens evicted since the cache was made."""
+        return self._num_evicted
+
+    def match_prefix(
+        self, namespace: Namespace, ids: IntArray, max_len: int | None = None
+    ) -> Handle:
+        """The longest prefix of `ids[:max_len]` in the tree, settled or promised.
+
+        The handle is good until the next call that may evict; lock it before that.
+        """
+        return self.tree.descend(self.tree.origin(namespace), ids[:max_len])
+
+    def extend_match(self, handle: Handle, ids: IntArray) -> Handle:
+        """Go deeper from `handle` with the ids that follow it."""
+        return self.tree.descend(handle, ids)
+
+    def slots_of(self, handle: Handle, start: int = 0) -> IntArray:
+        """The slots of positions [start, handle.length) on the way to `handle`, int32, a copy."""
+        assert 0 <= start <= handle.length, (start, handle)
+        point = self.tree.locate(handle)
+        runs: list[IntArray] = []
+        for node in ancestry(point.node):
+            if node.end <= start:
+                break
+            runs.append(node.slots[max(start - node.start, 0) : point.length - node.start])
+        return np.concatenate(runs[::-1]) if runs else np.empty(0, dtype=np.int32)
+
+    def sound_ancestor(self, handle: Handle, doomed: Callable[[Node], bool]) -> Handle:
+        """The deepest prefix of `handle` with no doomed node at or above it."""
+        sound = self.tree.locate(handle)
+        for node in ancestry(sound.node):
+            if node.parent is not None and doomed(node):
+                sound = Handle(node.parent, node.start)
+        return sound
+
+    def lock(self, handle: Handle) -> Handle:
+        """Protect the path to `handle`; the handle returned ends at the end of its node."""
+        point = self.tree.locate(handle)
+        if point.length == 0:
+            point = Handle(self.tree.plant(point.node), 0)
+        assert self.tree.holds(point.node), f"{point.node} is no longer in the tree"
+        node = self._node_ending_at(point)
+        self._add_lock(node, above=None)
+        return Handle(node, point.length)
+
+    def unlock(self, handle: Handle) -> None:
+        """Give up one lock, taken by `lock` or moved by `promise` or `insert`."""
+        self._assert_locked(handle)
+        self._clock += 1
+        for node in ancestry(handle.node):
+            assert node.lock_count > 0, f"unlocked too often: {node}"
+            node.lock_count -= 1
+            node.last_access = self._clock
+            if not node.lock_count:
+                self._num_evictable += len(node.key)
+        self._offer(handle.node)
+
+    def alloc(self, n: int) -> IntArray | None:
+        """Take `n` slots into use, evicting what that needs; None if there aren't as many.
+
+        None evicts nothing. The slots are the caller's until `promise`, `insert` or `release`.
+        """
+        if n > self.num_available:
+            return None
+        self._evict(max(n - self.num_free, 0))
+        return self.pool.alloc(n)
+
+    def release(self, slots: IntArray, *, after_step: int | None) -> None:
+        """Give back slots in use: free at once, or when `after_step` is over."""
+        if after_step is None or after_step <= self.last_step:
+            self.pool.free(slots)
+        elif len(slots):
+            self.pool.move(slots, SlotState.IN_USE, SlotState.PENDING)
+            self.pending.setdefault(after_step, []).append(slots.copy())
+
+    def promise(
+        self, handle: Handle, ids: IntArray, slots: IntArray, *, step: int, owner: int
+    ) -> Handle:
+        """Hang `ids` below a locked handle, for `step` to fill `slots` with their KV.
+
+        The tree must have no child there that begins with `ids[0]`. The caller's lock moves
+        to the returned handle, where it must stay until the step has settled.
+        """
+        self._assert_locked(handle)
+        assert step > self.last_step, f"step {step} is over already (last: {self.last_step})"
+        return self._grow(handle, ids, slots, step=step, owner=owner)
+
+    def insert(
+        self,
+        handle: Handle,
+        ids: IntArray,
+        slots: IntArray,
+        *,
+        owner: int,
+        after_step: int | None,
+    ) -> Handle:
+        """Hang settled tokens, private until now, below a locked handle.
+
+        Where the tree has them already its slots win, and the caller's are released after
+        `after_step`. The caller's lock moves to the returned handle, `len(ids)` deeper.
+        """
+        self._assert_locked(handle)
+        assert len(ids) == len(slots), (len(ids), len(slots))
+        point = self.tree.descend(handle, ids)
+        node = self._node_ending_at(point)
+        self._add_lock(node, above=handle.node)
+        known = point.length - handle.length
+        self.release(slots[:known], after_step=after_step)
+        if known == len(ids):
+            return Handle(node, point.length)
+        return self._grow(
+            Handle(node, point.length), ids[known:], slots[known:], step=None, owner=owner
+        )
+
+    def settle(self, step: int) -> None:
+        """`step` has succeeded: its promises are kept, and slots that waited for it are free."""
+        assert all(step <= other for other in self.unsettled), (step, list(self.unsettled))
+        for node in self.unsettled.pop(step, ()):
+            assert node.lock_count > 0, f"unlocked before step {step} settled: {node}"
+            node.step = None
+        self._end_step(step)
+
+    def fail(self, step: int) -> int:
+        """No step up to `step`, the newest one launched, will settle: all have been drained.
+
+        Withdraws every node that they should have filled (the holders have moved their locks
+        away), and frees the slots that waited for them. Returns the tokens withdrawn.
+        """
+        withdrawn = self.withdraw(lambda node: node.step is not None)
+        self._end_step(step)
+        return withdrawn
+
+    def withdraw(self, doomed: Callable[[Node], bool]) -> int:
+        """Take every doomed node out of the tree with all below it, none of them locked.
+
+        Their slots are free at once, so no step in flight may touch them. Walks the whole
+        tree. Returns the tokens withdrawn.
+        """
+        withdrawn = 0
+        for top in self.tree.topmost(doomed):
+            assert not top.lock_count, f"withdrawn while locked: {top}"
+            for node in reversed(list(subtree(top))):
+                withdrawn += len(node.key)
+                self._remove(node)
+                self.pool.free(node.slots, SlotState.CACHED)
+        return withdrawn
+
+    def flush(self) -> int:
+        """Evict all that isn't locked; returns the tokens evicted."""
+        evicted = self._num_evictable
+        self._evict(evicted)
+        return evicted
+
+    def _assert_locked(self, handle: Handle) -> None:
+        assert handle.node.lock_count > 0 and handle.length == handle.node.end, (
+            f"not a locked handle: length {handle.length} of {handle.node}"
+        )
+
+    def _node_ending_at(self, point: Handle) -> Node:
+        if point.length == point.node.end:
+            return point.node
+        upper = split(point.node, point.length)
+        if upper.step is not None:
+            self.unsettled[upper.step].add(upper)
+        return upper
+
+    def _add_lock(self, node: Node, *, above: Node | None) -> None:
+        """Count one more lock on `node` and its ancestors, up to `above`, which has it already."""
+        for at in ancestry(node):
+            if at is above:
+                return
+            if not at.lock_count:
+                self._num_evictable -= len(at.key)
+                self.leaves.discard(at)
+            at.lock_count += 1
+
+    def _grow(
+        self, handle: Handle, ids: IntArray, slots: IntArray, *, step: int | None, owner: int
+    ) -> Handle:
+        assert len(ids) == len(slots) > 0, (len(ids), len(slots))
+        node = Node(
+            key=np.array(ids, dtype=np.int32),
+            slots=np.array(slots, dtype=np.int32),
+            parent=handle.node,
+            end=handle.length + len(ids),
+            owner=owner,
+            step=step,
+            lock_count=1,
+        )
+        attach(node)
+        self.pool.move(node.slots, SlotState.IN_USE, SlotState.CACHED)
+        if step is not None:
+            self.unsettled.setdefault(step, set()).add(node)
+        return Handle(node, node.end)
+
+    def _offer(self, node: Node) -> None:
+        """A node has lost a lock or a child: an idle leaf is evictable, an idle root goes."""
+        if node.lock_count or node.children:
+            return
+        if node.is_root:
+            self.tree.uproot(node)
+        else:
+            self.leaves.add(node)
+
+    def _remove(self, leaf: Node) -> None:
+        self.leaves.discard(leaf)
+        self._num_evictable -= len(leaf.key)
+        if leaf.step is not None:
+            self.unsettled[leaf.step].discard(leaf)
+            if not self.unsettled[leaf.step]:
+                del self.unsettled[leaf.step]
+        self._offer(detach(leaf))
+
+    def _evict(self, n: int) -> None:
+        """Evict exactly `n` tokens, from the ends of leaves."""
+        self._num_evicted += n
+        while n > 0:
+            leaf = self.leaves.first()
+            assert leaf.step is None, f"unlocked before its step settled: {leaf}"
+            if len(leaf.key) > n:
+                slots = trim(leaf, n)
+                self._num_evictable -= n
+            else:
+                slots = leaf.slots
+                self._remove(leaf)
+            self.pool.free(slots, SlotState.CACHED)
+            n -= len(slots)
+
+    def _end_step(self, step: int) -> None:
+        assert step > self.last_step, f"step {step} ends after step {self.last_step}"
+        self.last_step = step
+        for waited in [waited for waited in self.pending if waited <= step]:
+            for slots in self.pending.pop(waited):
+                self.pool.free(slots, SlotState.PENDING)

@@ -1,0 +1,339 @@
+"""Random lives of requests on a small cache, against a dictionary of prefixes.
+
+Holders act as the scheduler does: they match, lock, take slots, promise, insert, and go back
+to a sound ancestor when a step fails. Few ids, so that prefixes collide; few slots, so that
+every allocation evicts. After each rule the whole tree must equal the oracle, token by token
+and slot by slot, and every counter must survive a recount.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from espalier.radix.cache import Handle, RadixCache
+from espalier.radix.check import check
+from espalier.radix.picture import picture
+from espalier.radix.tree import Node, ancestry, subtree
+from espalier.radix.types import IntArray, Namespace
+from tests.radix.oracle import Oracle, Prefix, Token
+
+NUM_SLOTS = 14
+MAX_HOLDERS = 6
+MAX_IN_FLIGHT = 2
+
+namespaces = st.sampled_from([(), ("ab", "c"), ("a", "bc")])
+runs = st.lists(st.integers(0, 2), min_size=1, max_size=6).map(tuple)
+picks = st.integers(0, 10**6)
+
+
+def array(ids: Prefix) -> IntArray:
+    return np.array(ids, dtype=np.int32)
+
+
+@dataclass
+class Holder:
+    """A request, as far as the cache can see one."""
+
+    serial: int
+    namespace: Namespace
+    prefix: Prefix
+    handle: Handle
+    private: IntArray
+
+
+class CacheMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.cache = RadixCache(NUM_SLOTS)
+        self.oracle = Oracle()
+        self.holders: list[Holder] = []
+        self.loose: list[tuple[Namespace, Prefix, Handle]] = []
+        """Matched and not locked: good until something is evicted or withdrawn."""
+        self.in_flight: list[int] = []
+        self.pending: list[tuple[int, int]] = []
+        self.num_steps = 0
+        self.num_serials = 0
+        self.num_evicted = 0
+
+    def holder(self, pick: int) -> Holder:
+        return self.holders[pick % len(self.holders)]
+
+    def after(self, pick: int) -> int | None:
+        """No step at all, the one that ended last, or one in flight."""
+        last = self.num_steps - len(self.in_flight) - 1
+        choices: list[int | None] = [None, last, *self.in_flight]
+        return choices[pick % len(choices)]
+
+    def note_release(self, n: int, after: int | None) -> None:
+        if after is not None and after in self.in_flight:
+            self.pending.append((after, n))
+
+    @rule(namespace=namespaces, ids=runs, cut=st.integers(0, 6), cap=st.none() | st.integers(0, 6))
+    def match(self, namespace: Namespace, ids: Prefix, cut: int, cap: int | None) -> None:
+        before = picture(self.cache)
+        handle = self.cache.match_prefix(namespace, array(ids), cap)
+        assert handle.length == self.oracle.match_len(namespace, ids[:cap])
+        slots = self.oracle.slots(namespace, ids[: handle.length])
+        assert self.cache.slots_of(handle).tolist() == slots
+        start = min(cut, handle.length)
+        assert self.cache.slots_of(handle, start).tolist() == slots[start:]
+        self.loose.append((namespace, ids[: handle.length], handle))
+        part = self.cache.match_prefix(namespace, array(ids[:start]))
+        assert self.cache.extend_match(part, array(ids[start:cap])).length == handle.length
+        assert picture(self.cache) == before
+
+    @initialize(first=runs, second=runs, third=runs)
+    def arrive(self, first: Prefix, second: Prefix, third: Prefix) -> None:
+        """Begin with something in the tree and a few holders: most rules need both."""
+        for ids in (first, second, third):
+            self._lock((), ids)
+            self.insert(len(self.holders) - 1, ids, 0)
+
+    @precondition(lambda self: len(self.holders) < MAX_HOLDERS)
+    @rule(namespace=namespaces, ids=runs)
+    def lock(self, namespace: Namespace, ids: Prefix) -> None:
+        self._lock(namespace, ids)
+
+    @precondition(lambda self: self.oracle.tokens and len(self.holders) < MAX_HOLDERS)
+    @rule(pick=picks)
+    def lock_known(self, pick: int) -> None:
+        """Lock where the tree has something, in the middle of a run more often than not."""
+        keys = sorted(self.oracle.tokens)
+        self._lock(*keys[pick % len(keys)])
+
+    @precondition(lambda self: self.loose and len(self.holders) < MAX_HOLDERS)
+    @rule(pick=picks)
+    def lock_loose(self, pick: int) -> None:
+        """Lock a handle whose node may have been split since it was matched."""
+        self._hold(*self.loose[pick % len(self.loose)])
+
+    def _lock(self, namespace: Namespace, ids: Prefix) -> None:
+        handle = self.cache.match_prefix(namespace, array(ids))
+        self._hold(namespace, ids[: self.oracle.match_len(namespace, ids)], handle)
+
+    def _hold(self, namespace: Namespace, prefix: Prefix, handle: Handle) -> None:
+        handle = self.cache.lock(handle)
+        self.oracle.lock(namespace, prefix)
+        private = np.empty(0, dtype=np.int32)
+        self.holders.append(Holder(self.num_serials, namespace, prefix, handle, private))
+        self.num_serials += 1
+
+    @rule(pick=picks, ids=runs)
+    def deepen(self, pick: int, ids: Prefix) -> None:
+        """Match again, further on, as a request does before each chunk."""
+        self._deepen(self.holder(pick), ids)
+
+    def _deepen(self, holder: Holder, ids: Prefix) -> int:
+        old, before = holder.handle, holder.prefix
+        deeper = self.cache.extend_match(old, array(ids))
+        found = self.oracle.match_len(holder.namespace, before + ids)
+        assert deeper.length == found
+        holder.handle = self.cache.lock(deeper)
+        self.cache.unlock(old)
+        holder.prefix = (before + ids)[:found]
+        self.oracle.lock(holder.namespace, holder.prefix)
+        self.oracle.unlock(holder.namespace, before)
+        return found - len(before)
+
+    @precondition(lambda self: len(self.holders) > 1)
+    @rule(pick=picks, after_pick=picks)
+    def unlock(self, pick: int, after_pick: int) -> None:
+        """Leave, unless a step in flight still fills what this holder promised."""
+        holder, after = self.holder(pick), self.after(after_pick)
+        path = self.oracle.path(holder.namespace, holder.prefix)
+        if any(token.step is not None and token.owner == holder.serial for token in path):
+            return
+        self.holders.remove(holder)
+        self.cache.release(holder.private, after_step=after)
+        self.note_release(len(holder.private), after)
+        self.cache.unlock(holder.handle)
+        self.oracle.unlock(holder.namespace, holder.prefix)
+
+    @rule(pick=picks, n=st.integers(0, 8))
+    def alloc(self, pick: int, n: int) -> None:
+        self._alloc(self.holder(pick), n)
+
+    def _alloc(self, holder: Holder, n: int) -> None:
+        num_free, available = self.cache.num_free, self.cache.num_available
+        assert available == num_free + self.oracle.num_evictable()
+        slots = self.cache.alloc(n)
+        assert (slots is None) == (n > available)
+        if slots is not None:
+            self._evict(max(n - num_free, 0))
+            holder.private = np.concatenate([holder.private, slots])
+
+    @precondition(lambda self: len(self.in_flight) < MAX_IN_FLIGHT)
+    @rule()
+    def launch(self) -> None:
+        self.in_flight.append(self.num_steps)
+        self.num_steps += 1
+
+    @rule(pick=picks, ids=runs, launch=st.booleans())
+    def promise(self, pick: int, ids: Prefix, launch: bool) -> None:
+        """Match as far as the tree goes, then promise the rest, or what there are slots for."""
+        if not self.in_flight or (launch and len(self.in_flight) < MAX_IN_FLIGHT):
+            self.launch()
+        holder, step = self.holder(pick), self.in_flight[-1]
+        rest = ids[self._deepen(holder, ids) :]
+        self._alloc(holder, max(len(rest) - len(holder.private), 0))
+        rest = rest[: len(holder.private)]
+        if not rest:
+            return
+        slots, holder.private = holder.private[: len(rest)], holder.private[len(rest) :]
+        holder.handle = self.cache.promise(
+            holder.handle, array(rest), slots, step=step, owner=holder.serial
+        )
+        self._grow(holder, rest, slots, step)
+
+    @rule(pick=picks, ids=runs, after_pick=picks)
+    def insert(self, pick: int, ids: Prefix, after_pick: int) -> None:
+        holder, after = self.holder(pick), self.after(after_pick)
+        self._alloc(holder, max(len(ids) - len(holder.private), 0))
+        ids = ids[: len(holder.private)]
+        slots, holder.private = holder.private[: len(ids)], holder.private[len(ids) :]
+        holder.handle = self.cache.insert(
+            holder.handle, array(ids), slots, owner=holder.serial, after_step=after
+        )
+        self.note_release(self._grow(holder, ids, slots, None), after)
+
+    def _grow(self, holder: Holder, ids: Prefix, slots: IntArray, step: int | None) -> int:
+        spare = self.oracle.grow(
+            holder.namespace,
+            holder.prefix,
+            ids,
+            slots.tolist(),
+            step=step,
+            owner=holder.serial,
+        )
+        holder.prefix += ids
+        return len(spare)
+
+    @precondition(lambda self: len(self.holders) < MAX_HOLDERS)
+    @rule(namespace=namespaces, ids=runs)
+    def complete(self, namespace: Namespace, ids: Prefix) -> None:
+        """A whole request in one go: what it leaves behind is there to be matched or evicted."""
+        self._lock(namespace, ids)
+        pick = len(self.holders) - 1
+        self.insert(pick, ids[len(self.holders[pick].prefix) :], 0)
+        self.unlock(pick, 0)
+
+    @rule(pick=picks, n=st.integers(0, 8), after_pick=picks)
+    def release(self, pick: int, n: int, after_pick: int) -> None:
+        holder, after = self.holder(pick), self.after(after_pick)
+        slots, holder.private = holder.private[:n], holder.private[n:]
+        self.cache.release(slots, after_step=after)
+        self.note_release(len(slots), after)
+
+    @precondition(lambda self: self.in_flight)
+    @rule()
+    def settle(self) -> None:
+        step = self.in_flight.pop(0)
+        self.cache.settle(step)
+        self.oracle.settle(step)
+        self.pending = [(waited, n) for waited, n in self.pending if waited > step]
+
+    @precondition(lambda self: self.in_flight)
+    @rule()
+    def fail(self) -> None:
+        """The oldest step in flight fails; its successor is drained and goes with it."""
+        newest = self.in_flight[-1]
+        self.in_flight.clear()
+        self.pending.clear()
+        self._go_back(lambda node: node.step is not None, lambda token: token.step is not None)
+        expected = self.oracle.withdraw(lambda token: token.step is not None)
+        assert self.cache.fail(newest) == expected
+
+    @precondition(lambda self: self.oracle.tokens)
+    @rule(pick=picks)
+    def poison(self, pick: int) -> None:
+        """What one request computed is worthless; steps in flight are drained first."""
+        while self.in_flight:
+            self.settle()
+        owners = sorted({token.owner for token in self.oracle.tokens.values()})
+        owner = owners[pick % len(owners)]
+        self._go_back(lambda node: node.owner == owner, lambda token: token.owner == owner)
+        expected = self.oracle.withdraw(lambda token: token.owner == owner)
+        assert self.cache.withdraw(lambda node: node.owner == owner) == expected
+
+    def _go_back(
+        self, doomed: Callable[[Node], bool], doomed_token: Callable[[Token], bool]
+    ) -> None:
+        """Move every holder that stands on doomed ground, and release what it held beyond."""
+        self.loose.clear()
+        for holder in self.holders:
+            anchor = self.cache.sound_ancestor(holder.handle, doomed)
+            sound = self.oracle.sound_len(holder.namespace, holder.prefix, doomed_token)
+            assert anchor.length == sound
+            if sound == len(holder.prefix):
+                continue
+            old, before = holder.handle, holder.prefix
+            holder.handle, holder.prefix = self.cache.lock(anchor), before[:sound]
+            self.cache.unlock(old)
+            self.oracle.lock(holder.namespace, holder.prefix)
+            self.oracle.unlock(holder.namespace, before)
+            self.cache.release(holder.private, after_step=None)
+            holder.private = holder.private[:0]
+
+    @precondition(lambda self: self.cache.num_evictable >= 6)
+    @rule()
+    def flush(self) -> None:
+        evictable = self.oracle.num_evictable()
+        assert self.cache.flush() == evictable
+        self._evict(evictable)
+
+    def _evict(self, n: int) -> None:
+        self.num_evicted += n
+        self.oracle.evict(n)
+        if n:
+            self.loose.clear()
+
+    @invariant()
+    def the_tree_equals_the_oracle(self) -> None:
+        found: dict[tuple[Namespace, Prefix], tuple[int, int | None, int]] = {}
+        for namespace, root in self.cache.tree.roots.items():
+            for node in subtree(root):
+                above = [n.key.tolist() for n in ancestry(node)][::-1]
+                spelt = tuple(i for key in above for i in key)
+                for i, slot in enumerate(node.slots.tolist()):
+                    prefix = spelt[: node.start + i + 1]
+                    found[namespace, prefix] = (slot, node.step, node.owner)
+        tokens = self.oracle.tokens.items()
+        assert found == {key: (t.slot, t.step, t.owner) for key, t in tokens}, picture(self.cache)
+
+    @invariant()
+    def every_handle_stands_where_its_holder_thinks(self) -> None:
+        for holder in self.holders:
+            assert holder.handle.length == holder.handle.node.end == len(holder.prefix)
+            slots = self.oracle.slots(holder.namespace, holder.prefix)
+            assert self.cache.slots_of(holder.handle).tolist() == slots
+        for namespace, prefix, handle in self.loose:
+            assert self.cache.slots_of(handle).tolist() == self.oracle.slots(namespace, prefix)
+
+    @invariant()
+    def the_books_are_right(self) -> None:
+        check(self.cache, [holder.private for holder in self.holders])
+        assert self.cache.num_cached == len(self.oracle.tokens)
+        assert self.cache.num_evicted == self.num_evicted
+        assert self.cache.num_evictable == self.oracle.num_evictable()
+        assert self.cache.num_pending == sum(n for _, n in self.pending)
+
+    def teardown(self) -> None:
+        """Once everybody has left, every slot is free again."""
+        while self.in_flight:
+            self.settle()
+        for holder in self.holders:
+            self.cache.release(holder.private, after_step=None)
+            self.cache.unlock(holder.handle)
+        self.cache.flush()
+        assert self.cache.num_free == NUM_SLOTS and not self.cache.tree.roots
+        check(self.cache)
+
+
+TestCacheMachine = CacheMachine.TestCase
+TestCacheMachine.settings = settings(max_examples=200, stateful_step_count=50, deadline=None)
