@@ -1,0 +1,1 @@
+"""Requests, the step planner, settling and the loop; token ids only, never text."""

@@ -1,0 +1,30 @@
+"""What the scheduler is told besides requests and aborts; never leaves its process."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+
+import msgspec
+
+from ..grammar.xgrammar_engine import CompiledGrammar
+from ..messages import AbortRequest, SubmitRequests
+
+
+class FlushCache(msgspec.Struct, frozen=True):
+    """Forget every cached token that no request uses; answers how many those were."""
+
+    reply: Future[int]
+
+
+class Shutdown(msgspec.Struct, frozen=True):
+    """End every request with an abort, then the loop."""
+
+
+class GrammarReady(msgspec.Struct, frozen=True):
+    """The grammar of a COMPILING request is compiled, or failed to."""
+
+    serial: int
+    grammar: Future[CompiledGrammar]
+
+
+Message = SubmitRequests | AbortRequest | FlushCache | GrammarReady | Shutdown

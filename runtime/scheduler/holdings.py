@@ -1,0 +1,218 @@
+"""What requests hold of the device: table rows, path locks and slots; moves them, exactly.
+
+A request takes a table row and locks its matched path when it is admitted, gets slots as its
+tokens are planned, and hands everything back when it leaves. What a step in flight may still
+touch is handed back only after that step has settled.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from espalier.radix.cache import Handle, RadixCache
+from espalier.radix.tree import Node, ancestry
+
+from .request import Phase, Request
+from .step import IntArray, TableWrite
+
+_NONE: IntArray = np.empty(0, np.int32)
+
+
+@dataclass(frozen=True, slots=True)
+class _Departure:
+    """A path lock and a table row that go back when `last_step` has settled."""
+
+    last_step: int
+    handle: Handle
+    table_row: int
+
+
+class Holdings:
+    """The books between requests, the radix cache and the table rows.
+
+    With `share` off nothing enters the tree: every slot is private to its request.
+    """
+
+    def __init__(self, cache: RadixCache, num_rows: int, *, share: bool) -> None:
+        self._cache = cache
+        self._share = share
+        self._free_rows = list(range(num_rows - 1, -1, -1))
+        self._departures: deque[_Departure] = deque()
+        self._settled_step = -1
+
+    @property
+    def num_free_rows(self) -> int:
+        return len(self._free_rows)
+
+    @property
+    def num_departing(self) -> int:
+        return len(self._departures)
+
+    @property
+    def num_available(self) -> int:
+        """Slots that are free or can be evicted now."""
+        return self._cache.num_available
+
+    def match_len(self, request: Request) -> int:
+        """How many of a waiting request's tokens the tree holds now."""
+        if not self._share:
+            return 0
+        ids = request.ids[: request.num_ids]
+        return self._cache.match_prefix(request.message.namespace, ids, request.match_cap).length
+
+    def admit(self, request: Request, reserve: int) -> TableWrite | None:
+        """Give a waiting request a row and its matched prefix, if all else it knows fits.
+
+        `reserve` slots must stay available for others besides. None: it does not fit now.
+        """
+        if not self._free_rows:
+            return None
+        ids = request.ids[: request.num_ids]
+        cap = request.match_cap if self._share else 0
+        handle = self._cache.match_prefix(request.message.namespace, ids, cap)
+        handle = self._cache.lock(handle)
+        if self._cache.num_available < request.num_ids - handle.length + reserve:
+            self._cache.unlock(handle)
+            return None
+        request.phase = Phase.RUNNING
+        request.table_row = self._free_rows.pop()
+        request.handle = handle
+        request.tree_len = request.kv_len = handle.length
+        request.promise_len = request.num_ids
+        if request.first_pass:
+            request.num_cached += handle.length
+        slots = self._cache.slots_of(handle)
+        request.slots[: handle.length] = slots
+        return TableWrite(request.table_row, 0, ids, slots)
+
+    def match_deeper(self, request: Request) -> TableWrite | None:
+        """Take what others have put into the tree since, right behind the request's path."""
+        start, cap = request.tree_len, request.match_cap
+        if not self._share or request.kv_len != start or start >= cap:
+            return None
+        old = _held(request)
+        deeper = self._cache.extend_match(old, request.ids[start:cap])
+        if deeper.length == start:
+            return None
+        request.handle = self._cache.lock(deeper)
+        self._cache.unlock(old)
+        slots = self._cache.slots_of(request.handle, start)
+        request.slots[start : deeper.length] = slots
+        request.tree_len = request.kv_len = deeper.length
+        if request.first_pass:
+            request.num_cached += deeper.length - start
+        return TableWrite(request.table_row, start, _NONE, slots)
+
+    def grow(self, request: Request, num_new: int, step: int) -> TableWrite | None:
+        """Slots for the next `num_new` tokens, computed by `step`; None if there are none.
+
+        Tokens known at admission enter the tree at once, as promises; later ones, and those
+        that the tree has already, stay private.
+        """
+        slots = self._cache.alloc(num_new)
+        if slots is None:
+            return None
+        start, end = request.kv_len, request.kv_len + num_new
+        request.slots[start:end] = slots
+        if self._may_promise(request, end):
+            request.handle = self._cache.promise(
+                _held(request), request.ids[start:end], slots, step=step, owner=request.serial
+            )
+            request.tree_len = end
+        request.kv_len = end
+        request.last_step = step
+        return TableWrite(request.table_row, start, _NONE, slots)
+
+    def _may_promise(self, request: Request, end: int) -> bool:
+        start = request.kv_len
+        if not self._share or start != request.tree_len or end > request.promise_len:
+            return False
+        ahead = self._cache.extend_match(_held(request), request.ids[start : start + 1])
+        return ahead.length == start
+
+    def touched_in_flight(self, request: Request) -> bool:
+        """Whether a step that has not settled yet reads or fills what the request holds."""
+        return request.last_step > self._settled_step
+
+    def leave(self, request: Request, *, keep: bool = True) -> None:
+        """Take back all that `request` holds; with `keep`, its settled tokens stay cached."""
+        tree_len, kv_len = request.tree_len, request.kv_len
+        settled = max(request.settled_len, tree_len)
+        after = request.last_step if self.touched_in_flight(request) else None
+        handle = _held(request)
+        if keep and self._share and settled > tree_len:
+            handle = self._cache.insert(
+                handle,
+                request.ids[tree_len:settled],
+                request.slots[tree_len:settled].copy(),
+                owner=request.serial,
+                after_step=after,
+            )
+        else:
+            settled = tree_len
+        self._cache.release(request.slots[settled:kv_len].copy(), after_step=after)
+        departure = _Departure(request.last_step, handle, request.table_row)
+        if after is None:
+            self._depart(departure)
+        else:
+            self._departures.append(departure)
+        request.vacated()
+
+    def settle(self, step: int) -> None:
+        """`step` is over: its promises are kept, and what waited for it goes back."""
+        self._settled_step = step
+        self._cache.settle(step)
+        waiting = [d for d in self._departures if d.last_step > step]
+        for departure in self._departures:
+            if departure.last_step <= step:
+                self._depart(departure)
+        self._departures = deque(waiting)
+
+    def _depart(self, departure: _Departure) -> None:
+        self._cache.unlock(departure.handle)
+        self._free_rows.append(departure.table_row)
+
+    def roll_back(self, request: Request, doomed: Callable[[Node], bool]) -> bool:
+        """Put a request back to what is settled and sound; whether its path was cut.
+
+        Only when the device is drained: nothing may be in flight.
+        """
+        old = _held(request)
+        anchor = self._cache.sound_ancestor(old, doomed)
+        cut = anchor.length < request.tree_len
+        sound = request.tree_len if cut else max(request.settled_len, request.tree_len)
+        self._cache.release(request.slots[sound : request.kv_len].copy(), after_step=None)
+        if cut:
+            request.handle = self._cache.lock(anchor)
+            self._cache.unlock(old)
+            request.tree_len = sound = anchor.length
+        request.kv_len = request.settled_len = sound
+        request.num_pending = 0
+        return cut
+
+    def fail(self, last_step: int, doomed: Callable[[Node], bool]) -> None:
+        """All steps up to `last_step` are over; those not settled have failed.
+
+        Withdraws the nodes that those promised and the doomed ones. Every request that held
+        such a node has been rolled back before.
+        """
+        for departure in self._departures:
+            self._depart(departure)
+        self._departures.clear()
+        if last_step > self._settled_step:
+            self._settled_step = last_step
+            self._cache.fail(last_step)
+        self._cache.withdraw(doomed)
+
+    def path(self, request: Request) -> list[Node]:
+        """The nodes that a request's prefix runs through, deepest first."""
+        return [node for node in ancestry(_held(request).node) if not node.is_root]
+
+
+def _held(request: Request) -> Handle:
+    assert request.handle is not None, f"request {request.key} holds no path"
+    return request.handle

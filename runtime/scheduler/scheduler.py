@@ -1,0 +1,373 @@
+"""The scheduler: owns every accepted request from its arrival to its one final message.
+
+One loop for overlap depth 0 and 1. With a forward in flight the CPU settles the step before,
+prepares the masks of this one and plans the next. Token ids only, never text.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+
+from espalier.radix.cache import RadixCache
+
+from ..config import SchedulerConfig
+from ..grammar.service import GrammarService
+from ..grammar.xgrammar_engine import CompiledGrammar
+from ..messages import (
+    AbortRequest,
+    FinishReason,
+    SubmitRequests,
+    TokenizedRequest,
+    TokenOutput,
+    Usage,
+)
+from ..runner.protocol import LaunchedStep, Runner
+from .control import FlushCache, GrammarReady, Message, Shutdown
+from .ends import EndMatcher
+from .holdings import Holdings
+from .planner import Planner
+from .recovery import Doomed, is_unsettled, roll_back
+from .request import Phase, Request
+from .sampling_rows import Vocabulary, sample_row
+from .settling import Settlement, settle_row
+from .stats import SchedulerStats, Totals
+from .step import IntArray
+from .waiting import WaitingQueue
+
+logger = logging.getLogger(__name__)
+
+
+Channel = Callable[[list[TokenOutput]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Flight:
+    """A launched step and the request of each of its rows."""
+
+    launched: LaunchedStep
+    requests: Sequence[Request]
+
+    @property
+    def number(self) -> int:
+        return self.launched.step.number
+
+
+class Scheduler:
+    """Runs requests in steps; everything but `inbox` and `stats` belongs to one thread."""
+
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        cache: RadixCache,
+        runner: Runner,
+        grammars: GrammarService,
+        vocabulary: Vocabulary,
+        channel: Channel,
+    ) -> None:
+        self.inbox: SimpleQueue[Message] = SimpleQueue()
+        self._overlap = config.overlap
+        self._cache = cache
+        self._runner = runner
+        self._grammars = grammars
+        self._vocabulary = vocabulary
+        self._channel = channel
+        self._holdings = Holdings(cache, config.max_running_requests, share=config.radix_cache)
+        self._planner = Planner(config, self._holdings)
+        self._waiting = WaitingQueue(config.policy, config.max_passes, self._holdings.match_len)
+        self._running: list[Request] = []
+        self._compiling: dict[int, Request] = {}
+        self._in_flight: _Flight | None = None
+        self._outputs: list[TokenOutput] = []
+        self._next_serial = 0
+        self._next_step = 0
+        self._totals = Totals()
+        self._stopping = False
+
+    # -- the loop ------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Work until a `Shutdown` message has been obeyed; sleeps while there is nothing."""
+        while not (self._stopping and self.idle):
+            self.step(wait=not self._stopping)
+
+    def step(self, *, wait: bool = False) -> bool:
+        """One round of the loop; whether there was anything to do. `wait`: sleep when idle."""
+        self._ingest(wait=wait and self.idle)
+        if self.idle:
+            self._emit()
+            return False
+        flight = self._launch()
+        flight = self._settle(self._in_flight, successor=flight)
+        self._sample(flight)
+        self._in_flight = flight
+        if not self._overlap:
+            self._in_flight = self._settle(flight, successor=None)
+        self._emit()
+        return True
+
+    @property
+    def idle(self) -> bool:
+        """Nothing to compute: no request waits or runs and no step is in flight."""
+        return not (self._waiting or self._running or self._in_flight)
+
+    @property
+    def stats(self) -> SchedulerStats:
+        totals = self._totals
+        return SchedulerStats(
+            num_forward_passes=totals.forward_passes,
+            num_computed_tokens=totals.computed,
+            num_cached_tokens=totals.cached,
+            num_output_tokens=totals.outputs,
+            num_retractions=self._planner.num_retractions,
+            num_failed_steps=totals.failed_steps,
+            num_running=len(self._running),
+            num_waiting=len(self._waiting) + len(self._compiling),
+        )
+
+    @property
+    def num_free_rows(self) -> int:
+        return self._holdings.num_free_rows
+
+    def private_slots(self) -> list[IntArray]:
+        """What each running request holds outside the tree, for checks of the books."""
+        return [r.slots[r.tree_len : r.kv_len] for r in self._running]
+
+    # -- messages in ---------------------------------------------------------------------
+
+    def _ingest(self, *, wait: bool) -> None:
+        try:
+            message = self.inbox.get() if wait else self.inbox.get_nowait()
+            while True:
+                self._take(message)
+                message = self.inbox.get_nowait()
+        except Empty:
+            return
+
+    def _take(self, message: Message) -> None:
+        match message:
+            case SubmitRequests(requests):
+                for request in requests:
+                    self._accept(request)
+            case AbortRequest(rid):
+                self._abort(lambda request: request.message.rid == rid, "aborted by the client")
+            case GrammarReady(serial, grammar):
+                self._grammar_ready(serial, grammar)
+            case FlushCache(reply):
+                reply.set_result(self._cache.flush())
+            case Shutdown():
+                self._stopping = True
+                self._abort(lambda _: True, "the engine is shutting down")
+
+    def _accept(self, message: TokenizedRequest) -> None:
+        ends = EndMatcher(
+            message.sampling, self._vocabulary.eos_ids, self._vocabulary.visible_bytes
+        )
+        request = Request.accept(self._next_serial, message, ends)
+        self._next_serial += 1
+        if self._stopping:
+            self._waiting.add(request)
+            self._end(request, FinishReason(kind="abort", message="the engine is shutting down"))
+            return
+        if message.constraint is None:
+            self._waiting.add(request)
+            return
+        request.phase = Phase.COMPILING
+        self._compiling[request.serial] = request
+        self._grammars.compile(message.constraint).add_done_callback(
+            lambda grammar: self.inbox.put(GrammarReady(request.serial, grammar))
+        )
+
+    def _grammar_ready(self, serial: int, grammar: Future[CompiledGrammar]) -> None:
+        request = self._compiling.pop(serial, None)
+        if request is None:
+            return  # aborted while it was compiled
+        error = grammar.exception()
+        if error is None:
+            request.matcher = grammar.result().matcher()
+            self._waiting.add(request)
+        else:
+            self._end(request, FinishReason(kind="error", message=str(error), bad_request=True))
+
+    def _abort(self, chosen: Callable[[Request], bool], why: str) -> None:
+        everyone = [*self._compiling.values(), *self._waiting, *self._running]
+        for request in filter(chosen, everyone):
+            self._end(request, FinishReason(kind="abort", message=why))
+
+    # -- a step --------------------------------------------------------------------------
+
+    def _launch(self) -> _Flight | None:
+        planned = self._planner.plan(self._next_step, self._running, self._waiting)
+        if planned is None:
+            if self._in_flight is None:
+                self._break_deadlock()
+            return None
+        step, requests = planned
+        self._next_step += 1
+        self._totals.forward_passes += 1
+        self._totals.computed += step.num_tokens
+        return _Flight(self._runner.launch(step), requests)
+
+    def _sample(self, flight: _Flight | None) -> None:
+        """Everything that sampling this step needs is known once the one before has settled."""
+        if flight is None:
+            return
+        rows = {
+            index: sample_row(request, row, self._vocabulary)
+            for index, (request, row) in enumerate(
+                zip(flight.requests, flight.launched.step.rows, strict=True)
+            )
+            if row.samples and request.phase is not Phase.ENDED
+        }
+        flight.launched.sample(rows)
+
+    def _settle(self, flight: _Flight | None, successor: _Flight | None) -> _Flight | None:
+        """Take the results of `flight`; the successor, or None if it had to be discarded."""
+        if flight is None:
+            return successor
+        try:
+            result = flight.launched.result()
+        except Exception as error:  # whatever the device raises ends or retries its requests
+            logger.exception("step %d failed", flight.number)
+            self._recover_from_failure(flight, successor, error)
+            return None
+        self._holdings.settle(flight.number)
+        poisoned: list[Request] = []
+        for index, (request, row) in enumerate(
+            zip(flight.requests, flight.launched.step.rows, strict=True)
+        ):
+            if request.phase is Phase.ENDED:
+                continue
+            settlement = settle_row(request, row, index, result)
+            if settlement.poisoned:
+                poisoned.append(request)
+            self._deliver(request, settlement)
+        if poisoned:
+            self._withdraw_poisoned(poisoned, flight, successor)
+            return None
+        return successor
+
+    def _deliver(self, request: Request, settlement: Settlement) -> None:
+        self._totals.outputs += len(settlement.ids)
+        if settlement.end is not None:
+            if not settlement.poisoned:
+                self._end(request, settlement.end.reason, settlement)
+            return
+        if output := settlement.output(request):
+            self._outputs.append(output)
+        if request.phase is Phase.RETRACTING:
+            self._requeue(request)
+
+    # -- ends ----------------------------------------------------------------------------
+
+    def _end(
+        self,
+        request: Request,
+        reason: FinishReason,
+        settlement: Settlement | None = None,
+        *,
+        keep: bool = True,
+    ) -> None:
+        """Send the one final message of a request and take back what it holds."""
+        self._withdraw_from_lists(request)
+        if request.phase in (Phase.RUNNING, Phase.RETRACTING):
+            self._holdings.leave(request, keep=keep)
+        request.phase = Phase.ENDED
+        self._totals.cached += request.num_cached
+        settlement = settlement or Settlement()
+        end = settlement.end or request.ends.so_far(reason)
+        self._outputs.append(
+            TokenOutput(
+                rid=request.message.rid,
+                choice=request.message.choice,
+                ids=settlement.ids,
+                logprobs=settlement.logprobs,
+                prompt_logprobs=settlement.prompt_logprobs,
+                finish=reason,
+                usage=Usage(
+                    prompt_tokens=request.prompt_len,
+                    completion_tokens=request.num_outputs,
+                    cached_tokens=request.num_cached,
+                    num_retractions=request.num_retractions,
+                ),
+                num_text_bytes=end.num_text_bytes,
+                num_kept_tokens=end.num_kept_tokens,
+            )
+        )
+
+    def _withdraw_from_lists(self, request: Request) -> None:
+        if request.phase is Phase.WAITING:
+            self._waiting.remove(request)
+        elif request.phase is Phase.COMPILING:
+            self._compiling.pop(request.serial, None)
+        else:
+            self._running.remove(request)
+
+    def _break_deadlock(self) -> None:
+        """Running requests of which none can be planned, with nothing in flight: a bug here.
+
+        The newest one ends with an error, so that the others go on and nobody hangs.
+        """
+        if not self._running:
+            return
+        request = self._running[-1]
+        logger.error("no request can be planned; ending %s", request.key)
+        message = "the scheduler could not place this request; this is a bug"
+        self._end(request, FinishReason(kind="error", message=message))
+
+    # -- failures ------------------------------------------------------------------------
+
+    def _recover_from_failure(
+        self, flight: _Flight, successor: _Flight | None, error: Exception
+    ) -> None:
+        """Withdraw what the failed step and its successor promised; retry their requests."""
+        self._totals.failed_steps += 1
+        self._roll_back(flight, successor, is_unsettled, flight.requests, error)
+
+    def _withdraw_poisoned(
+        self, poisoned: list[Request], flight: _Flight, successor: _Flight | None
+    ) -> None:
+        """NaN logits: end the requests that had them, and distrust all KV they were made of."""
+        nodes = {node for request in poisoned for node in self._holdings.path(request)}
+        for request in poisoned:
+            message = "the model gave NaN logits for this request"
+            self._end(request, FinishReason(kind="error", message=message), keep=False)
+        error = RuntimeError("its cached prefix gave NaN logits")
+        self._roll_back(
+            flight, successor, lambda node: is_unsettled(node) or node in nodes, (), error
+        )
+
+    def _roll_back(
+        self,
+        flight: _Flight,
+        successor: _Flight | None,
+        doomed: Doomed,
+        blamed: Sequence[Request],
+        error: Exception,
+    ) -> None:
+        """Drain the device, then take everything back that the doomed nodes stood for."""
+        last = flight
+        if successor is not None:
+            successor.launched.discard()
+            last = successor
+        given_up = roll_back(self._holdings, self._running, last.number, doomed, blamed)
+        for request in given_up:
+            self._end(request, FinishReason(kind="error", message=f"its step failed: {error}"))
+        for request in [r for r in self._running if r.phase is Phase.RETRACTING]:
+            self._requeue(request)
+
+    def _requeue(self, request: Request) -> None:
+        """A retracted request yields what it holds and waits again."""
+        self._running.remove(request)
+        self._holdings.leave(request)
+        self._waiting.add(request)
+
+    # -- messages out --------------------------------------------------------------------
+
+    def _emit(self) -> None:
+        if self._outputs:
+            outputs, self._outputs = self._outputs, []
+            self._channel(outputs)

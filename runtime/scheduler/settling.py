@@ -1,0 +1,97 @@
+"""What one row of a settled step means for its request; changes the request, sends nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..messages import FinishReason, TokenLogprob, TokenOutput
+from ..sampling.sampler import NOT_FINITE, Sampled
+from .ends import End
+from .request import Request
+from .step import StepResult, StepRow
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """What a row gave: news for the client, the request's end if this was it.
+
+    `poisoned`: its logits were NaN, so the KV that it was computed from is not to be trusted.
+    """
+
+    ids: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] | None = None
+    prompt_logprobs: tuple[TokenLogprob, ...] | None = None
+    end: End | None = None
+    poisoned: bool = False
+
+    def output(self, request: Request) -> TokenOutput | None:
+        """The message for the client, if there is any news; not for a final one."""
+        if not self.ids and self.prompt_logprobs is None:
+            return None
+        return TokenOutput(
+            rid=request.message.rid,
+            choice=request.message.choice,
+            ids=self.ids,
+            logprobs=self.logprobs,
+            prompt_logprobs=self.prompt_logprobs,
+        )
+
+
+def settle_row(request: Request, row: StepRow, index: int, result: StepResult) -> Settlement:
+    """Move the request's cursors over `row` and take its sampled token, if it has one."""
+    request.settled_len = row.end
+    _collect_prompt_logprobs(request, row, result.prompt_logprobs.get(index, []))
+    prompt_logprobs = _finished_prompt_logprobs(request)
+    if not row.samples:
+        end = None
+        if request.message.sampling.max_new_tokens == 0 and row.end == request.prompt_len:
+            end = request.ends.so_far(FinishReason(kind="length"))
+        return Settlement(prompt_logprobs=prompt_logprobs, end=end)
+    sampled = result.sampled[index]
+    if sampled.failure is not None:
+        reason = FinishReason(kind="error", message=sampled.failure)
+        poisoned = sampled.failure == NOT_FINITE
+        return Settlement(end=request.ends.so_far(reason), poisoned=poisoned)
+    request.append(sampled.token_id)
+    options = request.message.logprobs
+    return Settlement(
+        ids=(sampled.token_id,),
+        logprobs=(_token_logprob(sampled),) if options is not None and options.output else None,
+        prompt_logprobs=prompt_logprobs,
+        end=_end_after(request, sampled.token_id),
+    )
+
+
+def _end_after(request: Request, token_id: int) -> End | None:
+    matcher = request.matcher
+    if matcher is not None and not matcher.accept(token_id):
+        message = f"token {token_id} was sampled under a mask but the grammar refuses it"
+        return request.ends.so_far(FinishReason(kind="error", message=message))
+    end = request.ends.push(token_id)
+    if end is None and matcher is not None and matcher.is_terminated:
+        return request.ends.so_far(FinishReason(kind="stop", matched=token_id))
+    return end
+
+
+def _token_logprob(sampled: Sampled) -> TokenLogprob:
+    return TokenLogprob(sampled.token_id, sampled.logprob, sampled.top)
+
+
+def _collect_prompt_logprobs(request: Request, row: StepRow, computed: list[TokenLogprob]) -> None:
+    """Keep what is new: tokens that are computed again give entries that are there already."""
+    wanted = request.next_prompt_logprob
+    if row.prompt_logprobs is None or wanted is None:
+        return
+    first = row.start + row.prompt_logprobs.first + 1
+    request.prompt_logprobs.extend(computed[max(0, wanted - first) :])
+
+
+def _finished_prompt_logprobs(request: Request) -> tuple[TokenLogprob, ...] | None:
+    """All of them, once: with the row that completes them."""
+    options = request.message.logprobs
+    if options is None or options.prompt_start is None or request.prompt_logprobs_sent:
+        return None
+    if request.next_prompt_logprob is not None:
+        return None
+    request.prompt_logprobs_sent = True
+    return tuple(request.prompt_logprobs)

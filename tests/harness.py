@@ -1,0 +1,187 @@
+"""Drives a real scheduler over a real model in the test's own thread, step by step.
+
+After every step the cache's books are recomputed from scratch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from espalier.kernels import reference
+from espalier.radix.cache import RadixCache
+from espalier.radix.check import check
+from espalier.runtime.config import SchedulerConfig
+from espalier.runtime.grammar.service import GrammarService
+from espalier.runtime.messages import (
+    AbortRequest,
+    Constraint,
+    FinishReason,
+    LogprobOptions,
+    SubmitRequests,
+    TokenizedRequest,
+    TokenLogprob,
+    TokenOutput,
+    Usage,
+)
+from espalier.runtime.models.config import ModelConfig
+from espalier.runtime.models.llama import LlamaModel
+from espalier.runtime.models.weights import LlamaWeights
+from espalier.runtime.runner.kv_pool import DeviceTables, KVPool
+from espalier.runtime.runner.protocol import Runner
+from espalier.runtime.runner.torch_runner import TorchRunner
+from espalier.runtime.sampling.params import SamplingParams
+from espalier.runtime.scheduler.sampling_rows import Vocabulary
+from espalier.runtime.scheduler.scheduler import Scheduler
+
+Key = tuple[str, int]
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a client has got of one request so far."""
+
+    request: TokenizedRequest
+    ids: list[int] = field(default_factory=list[int])
+    logprobs: list[TokenLogprob] = field(default_factory=list[TokenLogprob])
+    prompt_logprobs: list[TokenLogprob] | None = None
+    finals: list[TokenOutput] = field(default_factory=list[TokenOutput])
+
+    @property
+    def finish(self) -> FinishReason:
+        assert len(self.finals) == 1, f"{len(self.finals)} final messages"
+        finish = self.finals[0].finish
+        assert finish is not None
+        return finish
+
+    @property
+    def usage(self) -> Usage:
+        usage = self.finals[0].usage
+        assert usage is not None
+        return usage
+
+
+class Harness:
+    """A scheduler with its device, and what its clients see."""
+
+    def __init__(
+        self,
+        model_config: ModelConfig,
+        weights: LlamaWeights,
+        vocabulary: Vocabulary,
+        *,
+        pool_tokens: int = 4096,
+        context_len: int = 512,
+        grammars: GrammarService | None = None,
+        check_books: bool = True,
+        **options: Any,
+    ) -> None:
+        config = SchedulerConfig(**{"max_running_requests": 16, **options})
+        config.validate()
+        self.cache = RadixCache(pool_tokens)
+        self.torch_runner = TorchRunner(
+            LlamaModel(model_config, weights, reference, context_len),
+            KVPool(model_config, pool_tokens, torch.float32),
+            DeviceTables(config.max_running_requests, context_len),
+        )
+        self.runner: Runner = self.torch_runner
+        self._config = config
+        self._vocabulary = vocabulary
+        self._grammars = grammars
+        self._check_books = check_books
+        self.outcomes: dict[Key, Outcome] = {}
+        self.scheduler = self._scheduler()
+        self._next = 0
+
+    def _scheduler(self) -> Scheduler:
+        grammars = self._grammars
+        if grammars is None:
+            grammars = GrammarService(
+                [b"x"], control_ids=(), stop_ids=(), vocab_width=self._vocabulary.width
+            )
+            self._grammars = grammars
+        return Scheduler(
+            self._config, self.cache, self.runner, grammars, self._vocabulary, self._deliver
+        )
+
+    def wrap_runner(self, runner: Runner) -> None:
+        """Put `runner` between the scheduler and the device; before the first request."""
+        self.runner = runner
+        self.scheduler = self._scheduler()
+
+    def close(self) -> None:
+        self.torch_runner.close()
+        if self._grammars is not None:
+            self._grammars.close()
+
+    def _deliver(self, outputs: list[TokenOutput]) -> None:
+        for output in outputs:
+            outcome = self.outcomes[output.rid, output.choice]
+            assert not outcome.finals, f"{output.rid} got a message after its final one"
+            outcome.ids += output.ids
+            outcome.logprobs += output.logprobs or ()
+            if output.prompt_logprobs is not None:
+                assert outcome.prompt_logprobs is None, "prompt logprobs came twice"
+                outcome.prompt_logprobs = list(output.prompt_logprobs)
+            if output.finish is not None:
+                outcome.finals.append(output)
+
+    def submit(
+        self,
+        ids: Sequence[int],
+        *,
+        rid: str | None = None,
+        choices: int = 1,
+        constraint: Constraint | None = None,
+        logprobs: LogprobOptions | None = None,
+        namespace: tuple[str, ...] = (),
+        **sampling: Any,
+    ) -> Outcome:
+        """Send a request (or `choices` of one id); the outcome of the first choice."""
+        self._next += 1
+        rid = rid or f"r{self._next}"
+        params = SamplingParams(**{"temperature": 0.0, "seed": 0, "ignore_eos": True, **sampling})
+        requests = [
+            TokenizedRequest(
+                rid=rid,
+                choice=choice,
+                input_ids=np.array(ids, np.int32),
+                sampling=params,
+                constraint=constraint,
+                logprobs=logprobs,
+                namespace=namespace,
+            )
+            for choice in range(choices)
+        ]
+        for request in requests:
+            self.outcomes[rid, request.choice] = Outcome(request)
+        self.scheduler.inbox.put(SubmitRequests(tuple(requests)))
+        return self.outcomes[rid, 0]
+
+    def abort(self, rid: str) -> None:
+        self.scheduler.inbox.put(AbortRequest(rid))
+
+    def step(self) -> bool:
+        worked = self.scheduler.step()
+        if self._check_books:
+            check(self.cache, self.scheduler.private_slots())
+        return worked
+
+    def run(self, max_steps: int = 100_000) -> None:
+        """Until every request has its final message."""
+        for _ in range(max_steps):
+            if not self.step() and all(o.finals for o in self.outcomes.values()):
+                break
+        for key, outcome in self.outcomes.items():
+            assert len(outcome.finals) == 1, f"{key}: {len(outcome.finals)} final messages"
+
+    def assert_drained(self) -> None:
+        """Nothing is held any more: every slot is free or cached, every row is back."""
+        check(self.cache)
+        assert self.cache.num_in_use == 0 and self.cache.num_pending == 0
+        assert self.cache.num_evictable == self.cache.num_cached
+        assert self.scheduler.num_free_rows == self._config.max_running_requests
