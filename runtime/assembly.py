@@ -1,0 +1,122 @@
+"""Puts a scheduler together: model, device, cache and grammars, each passed in by hand."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from espalier.kernels import reference
+from espalier.radix.cache import RadixCache
+
+from .config import EngineConfig
+from .errors import ModelError
+from .grammar.service import GrammarService
+from .hub.catalog import default_cache_dir
+from .hub.source import resolve_model
+from .models.config import ModelConfig
+from .models.llama import LlamaModel
+from .models.loader import load_weights
+from .models.weights import LlamaWeights
+from .runner.kv_pool import DeviceTables, KVPool, free_memory_bytes, pool_tokens
+from .runner.torch_runner import TorchRunner
+from .scheduler.limits import RequestLimits
+from .scheduler.sampling_rows import Vocabulary
+from .scheduler.scheduler import Channel, Scheduler
+from .tokenizer.tokenizer import Tokenizer, load_tokenizer
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """What was loaded from disk."""
+
+    config: ModelConfig
+    weights: LlamaWeights
+    tokenizer: Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Assembly:
+    """A scheduler that is ready to run, and what its clients must know of it."""
+
+    scheduler: Scheduler
+    limits: RequestLimits
+    runner: TorchRunner
+    grammars: GrammarService
+    cache: RadixCache
+
+    def close(self) -> None:
+        """Stop the device and the compiler threads; the scheduler's loop has ended before."""
+        self.runner.close()
+        self.grammars.close()
+
+
+def load_model(config: EngineConfig) -> Model:
+    """Load what `config.model` names. Raises `ModelError`."""
+    cache_dir = Path(config.cache_dir) if config.cache_dir else default_cache_dir()
+    source = resolve_model(config.model, cache_dir=cache_dir)
+    tokenizer = load_tokenizer(source.path)
+    model_config, weights = load_weights(source, dtype=torch.float32)
+    if tokenizer.vocab_size > model_config.vocab_size:
+        raise ModelError(
+            f"{source.name}: the tokenizer has {tokenizer.vocab_size} ids, "
+            f"the model only {model_config.vocab_size}"
+        )
+    return Model(model_config, weights, tokenizer)
+
+
+def assemble(config: EngineConfig, model: Model, channel: Channel) -> Assembly:
+    """Build a scheduler over a loaded model; several may share one model's weights."""
+    if config.num_threads is not None:
+        torch.set_num_threads(config.num_threads)
+    context_len = _context_len(config, model.config)
+    num_slots = _num_slots(config, model.config, context_len)
+    limits = RequestLimits(context_len, num_slots, model.tokenizer.vocab_size)
+    forward = LlamaModel(model.config, model.weights, reference, context_len)
+    num_rows = config.scheduler.max_running_requests
+    runner = TorchRunner(
+        forward,
+        KVPool(model.config, num_slots, torch.float32),
+        DeviceTables(num_rows, context_len),
+    )
+    cache = RadixCache(num_slots)
+    vocabulary = Vocabulary(
+        width=model.config.vocab_size,
+        size=model.tokenizer.vocab_size,
+        eos_ids=model.tokenizer.eos_ids,
+        visible_bytes=model.tokenizer.visible_bytes,
+    )
+    grammars = GrammarService(
+        model.tokenizer.token_bytes,
+        control_ids=model.tokenizer.control_ids,
+        stop_ids=model.tokenizer.eos_ids,
+        vocab_width=model.config.vocab_size,
+        deadline_s=config.compile_deadline_s,
+    )
+    scheduler = Scheduler(config.scheduler, cache, runner, grammars, vocabulary, channel)
+    logger.info("kernels: reference (torch); KV pool: %d tokens", num_slots)
+    return Assembly(scheduler, limits, runner, grammars, cache)
+
+
+def _context_len(config: EngineConfig, model: ModelConfig) -> int:
+    wanted = config.context_len
+    if wanted is not None and wanted > model.max_position:
+        raise ModelError(
+            f"context_len={wanted} is longer than the model's own {model.max_position}"
+        )
+    return model.max_position if wanted is None else wanted
+
+
+def _num_slots(config: EngineConfig, model: ModelConfig, context_len: int) -> int:
+    if config.kv_pool_tokens is not None:
+        return config.kv_pool_tokens
+    return pool_tokens(
+        free_memory_bytes(),
+        config.kv_memory_fraction,
+        KVPool.bytes_per_slot(model, torch.float32),
+        config.scheduler.max_running_requests * context_len,
+    )

@@ -1,0 +1,141 @@
+"""The client side of requests: from a call to tokenized requests, from token outputs to text.
+
+No torch, no threads: whoever moves the messages drives it.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import uuid
+from collections.abc import Callable, Sequence
+
+import msgspec
+import numpy as np
+
+from .detokenizer.incremental import IncrementalDetokenizer
+from .errors import InvalidRequest, RequestAborted, RequestFailed
+from .grammar.checks import check_constraint
+from .messages import FinishReason, LogprobOptions, TokenIds, TokenizedRequest, TokenOutput
+from .programs.backend import GenerateCall, GenerateChunk
+from .sampling.params import SamplingParams
+from .scheduler.limits import RequestLimits
+
+logger = logging.getLogger(__name__)
+
+
+def expand(call: GenerateCall, limits: RequestLimits) -> list[TokenizedRequest]:
+    """One request for each choice of `call`, all with one id and seed, checked.
+
+    Raises `InvalidRequest` for whatever can't be served.
+    """
+    if call.constraint is not None:
+        check_constraint(call.constraint)
+    sampling = _resolved(call.sampling, limits.vocab_size)
+    rid = uuid.uuid4().hex
+    input_ids = token_ids(call.input_ids)
+    requests = [
+        TokenizedRequest(
+            rid=rid,
+            choice=choice,
+            input_ids=input_ids,
+            sampling=sampling,
+            constraint=call.constraint,
+            logprobs=call.logprobs,
+        )
+        for choice in range(call.sampling.n)
+    ]
+    limits.check(requests[0])
+    return requests
+
+
+def scoring_requests(
+    prefix: Sequence[int], continuations: Sequence[Sequence[int]], limits: RequestLimits
+) -> list[TokenizedRequest]:
+    """Requests that generate nothing and report each continuation's log-probabilities."""
+    if not continuations:
+        raise InvalidRequest("there is nothing to score", param="continuations")
+    rid = uuid.uuid4().hex
+    requests = [
+        TokenizedRequest(
+            rid=rid,
+            choice=choice,
+            input_ids=token_ids([*prefix, *continuation]),
+            sampling=SamplingParams(max_new_tokens=0, temperature=0.0, seed=0),
+            logprobs=LogprobOptions(output=False, prompt_start=len(prefix)),
+        )
+        for choice, continuation in enumerate(continuations)
+    ]
+    for request in requests:
+        limits.check(request)
+    return requests
+
+
+def token_ids(ids: Sequence[int]) -> TokenIds:
+    """`ids` as an int32 array. Raises `InvalidRequest` at the first that isn't such an integer."""
+    for index, token_id in enumerate(ids):
+        is_int = isinstance(token_id, int) and not isinstance(token_id, bool)
+        if not is_int or not -(2**31) <= token_id < 2**31:
+            raise InvalidRequest(
+                f"input_ids[{index}] is {token_id!r}, not a token id", param="input_ids"
+            )
+    return np.array(ids, dtype=np.int32)
+
+
+def _resolved(sampling: SamplingParams, vocab_size: int) -> SamplingParams:
+    """With a seed, and without stop ids that can never match."""
+    known = tuple(i for i in sampling.stop_token_ids if 0 <= i < vocab_size)
+    if len(known) < len(sampling.stop_token_ids):
+        logger.warning("dropped stop_token_ids outside the vocabulary: they can never match")
+    seed = secrets.randbits(63) if sampling.seed is None else sampling.seed
+    return msgspec.structs.replace(sampling, stop_token_ids=known, seed=seed)
+
+
+class Submission:
+    """Requests of one id under way: turns their outputs into chunks of text, in any order."""
+
+    def __init__(
+        self, requests: Sequence[TokenizedRequest], visible_bytes: Callable[[int], bytes]
+    ) -> None:
+        self.rid = requests[0].rid
+        self._detokenizers = {
+            request.choice: IncrementalDetokenizer(visible_bytes, request.sampling.stop)
+            for request in requests
+        }
+
+    @property
+    def num_open(self) -> int:
+        """Choices whose last output has not come yet."""
+        return len(self._detokenizers)
+
+    def take(self, output: TokenOutput) -> GenerateChunk:
+        """The chunk for one output; raises what an error or an abort means to the client.
+
+        Choices that are open then are of no use any more: their request is to be aborted.
+        """
+        if output.finish is not None:
+            _raise_failure(output.finish)
+        detokenizer = self._detokenizers[output.choice]
+        text = detokenizer.push(output.ids)
+        if output.finish is not None:
+            del self._detokenizers[output.choice]
+            text += detokenizer.finish(output.num_text_bytes)
+        return GenerateChunk(
+            choice=output.choice,
+            text=text,
+            ids=output.ids,
+            logprobs=output.logprobs,
+            prompt_logprobs=output.prompt_logprobs,
+            finish=output.finish,
+            usage=output.usage,
+            num_kept_tokens=output.num_kept_tokens,
+        )
+
+
+def _raise_failure(finish: FinishReason) -> None:
+    if finish.kind == "abort":
+        raise RequestAborted(finish.message)
+    if finish.kind == "error":
+        raise (
+            InvalidRequest(finish.message) if finish.bad_request else RequestFailed(finish.message)
+        )
