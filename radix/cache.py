@@ -163,9 +163,7 @@ class RadixCache:
             self.pool.move(slots, SlotState.IN_USE, SlotState.PENDING)
             self.pending.setdefault(after_step, []).append(slots.copy())
 
-    def promise(
-        self, handle: Handle, ids: IntArray, slots: IntArray, *, step: int, owner: int
-    ) -> Handle:
+    def promise(self, handle: Handle, ids: IntArray, slots: IntArray, *, step: int) -> Handle:
         """Hang `ids` below a locked handle, for `step` to fill `slots` with their KV.
 
         The tree must have no child there that begins with `ids[0]`. The caller's lock moves
@@ -173,16 +171,10 @@ class RadixCache:
         """
         self._assert_locked(handle)
         assert step > self.last_step, f"step {step} is over already (last: {self.last_step})"
-        return self._grow(handle, ids, slots, step=step, owner=owner)
+        return self._grow(handle, ids, slots, step=step)
 
     def insert(
-        self,
-        handle: Handle,
-        ids: IntArray,
-        slots: IntArray,
-        *,
-        owner: int,
-        after_step: int | None,
+        self, handle: Handle, ids: IntArray, slots: IntArray, *, after_step: int | None
     ) -> Handle:
         """Hang settled tokens, private until now, below a locked handle.
 
@@ -198,9 +190,7 @@ class RadixCache:
         self.release(slots[:known], after_step=after_step)
         if known == len(ids):
             return Handle(node, point.length)
-        return self._grow(
-            Handle(node, point.length), ids[known:], slots[known:], step=None, owner=owner
-        )
+        return self._grow(Handle(node, point.length), ids[known:], slots[known:], step=None)
 
     def settle(self, step: int) -> None:
         """`step` has succeeded: its promises are kept, and slots that waited for it are free."""
@@ -264,16 +254,13 @@ class RadixCache:
                 self.leaves.discard(at)
             at.lock_count += 1
 
-    def _grow(
-        self, handle: Handle, ids: IntArray, slots: IntArray, *, step: int | None, owner: int
-    ) -> Handle:
+    def _grow(self, handle: Handle, ids: IntArray, slots: IntArray, *, step: int | None) -> Handle:
         assert len(ids) == len(slots) > 0, (len(ids), len(slots))
         node = Node(
             key=np.array(ids, dtype=np.int32),
             slots=np.array(slots, dtype=np.int32),
             parent=handle.node,
             end=handle.length + len(ids),
-            owner=owner,
             step=step,
             lock_count=1,
         )

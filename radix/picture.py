@@ -3,7 +3,7 @@
 slots 16 = 9 free + 6 cached (1 evictable) + 1 in use + 0 pending; last step 3
 namespace ('tenant-a',)  locks=2
 ├─ [5 6 7 8] 4 tokens  locks=2
-│  └─ [9] 1 token  locks=1 step=4 owner=7
+│  └─ [9] 1 token  locks=1 step=4
 └─ [3] 1 token
 """
 
@@ -56,4 +56,4 @@ def _ids(node: Node) -> str:
 
 def _marks(node: Node) -> str:
     marks = f"  locks={node.lock_count}" if node.lock_count else ""
-    return marks + (f" step={node.step} owner={node.owner}" if node.step is not None else "")
+    return marks + (f" step={node.step}" if node.step is not None else "")

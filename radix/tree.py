@@ -34,8 +34,6 @@ class Node:
     parent: Node | None
     end: int
     """Tokens from the root to the end of this node."""
-    owner: int = -1
-    """Serial number of the request that computes these tokens."""
     step: int | None = None
     """The step that fills the slots; None once it has settled."""
     namespace: Namespace | None = None
@@ -59,7 +57,7 @@ class Node:
     def __repr__(self) -> str:
         return (
             f"Node({self.start}..{self.end}, ids {self.key}, locks={self.lock_count}, "
-            f"step={self.step}, owner={self.owner})"
+            f"step={self.step})"
         )
 
 
@@ -209,7 +207,6 @@ def split(node: Node, length: int) -> Node:
         slots=node.slots[:cut].copy(),
         parent=parent,
         end=length,
-        owner=node.owner,
         step=node.step,
         lock_count=node.lock_count,
         last_access=node.last_access,

@@ -120,7 +120,7 @@ class Holdings:
         request.slots[start:end] = slots
         if self._may_promise(request, end):
             request.handle = self._cache.promise(
-                _held(request), request.ids[start:end], slots, step=step, owner=request.serial
+                _held(request), request.ids[start:end], slots, step=step
             )
             request.tree_len = end
         request.kv_len = end
@@ -149,7 +149,6 @@ class Holdings:
                 handle,
                 request.ids[tree_len:settled],
                 request.slots[tree_len:settled].copy(),
-                owner=request.serial,
                 after_step=after,
             )
         else:

@@ -15,11 +15,10 @@ from espalier.radix.types import Namespace
 Prefix = tuple[int, ...]
 
 
-@dataclass
+@dataclass(eq=False)
 class Token:
     slot: int
     step: int | None
-    owner: int
     last_access: int
 
 
@@ -60,14 +59,13 @@ class Oracle:
         slots: Sequence[int],
         *,
         step: int | None,
-        owner: int,
     ) -> list[int]:
         """Move a lock from `prefix` to `prefix + ids`; returns the slots not needed for it."""
         self.locks.remove((namespace, prefix))
         self.locks.append((namespace, prefix + ids))
         known = self.match_len(namespace, prefix + ids) - len(prefix)
         for i in range(known, len(ids)):
-            self.tokens[namespace, prefix + ids[: i + 1]] = Token(slots[i], step, owner, 0)
+            self.tokens[namespace, prefix + ids[: i + 1]] = Token(slots[i], step, 0)
         return list(slots[:known])
 
     def settle(self, step: int) -> None:

@@ -28,22 +28,22 @@ def match(cache: RadixCache, *ids: int, namespace: Namespace = ()) -> Handle:
     return cache.match_prefix(namespace, run(*ids))
 
 
-def put(cache: RadixCache, *ids: int, namespace: Namespace = (), owner: int = 0) -> Handle:
+def put(cache: RadixCache, *ids: int, namespace: Namespace = ()) -> Handle:
     """Cache settled tokens as a request does at its end; the handle is still locked."""
     handle = cache.lock(match(cache, *ids, namespace=namespace))
     rest = run(*ids[handle.length :])
-    return cache.insert(handle, rest, take(cache, len(rest)), owner=owner, after_step=None)
+    return cache.insert(handle, rest, take(cache, len(rest)), after_step=None)
 
 
-def promise(cache: RadixCache, *ids: int, step: int, owner: int = 0) -> Handle:
+def promise(cache: RadixCache, *ids: int, step: int) -> Handle:
     """Promise what the tree does not hold of `ids`; the handle is locked."""
     handle = cache.lock(match(cache, *ids))
     rest = run(*ids[handle.length :])
-    return cache.promise(handle, rest, take(cache, len(rest)), step=step, owner=owner)
+    return cache.promise(handle, rest, take(cache, len(rest)), step=step)
 
 
-def owned_by(owner: int) -> Callable[[Node], bool]:
-    return lambda node: node.owner == owner
+def only(doomed: Node) -> Callable[[Node], bool]:
+    return lambda node: node is doomed
 
 
 def unsettled(node: Node) -> bool:
@@ -54,7 +54,7 @@ def test_what_was_inserted_is_matched_with_its_slots() -> None:
     cache = RadixCache(10)
     slots = take(cache, 4)
     handle = cache.lock(match(cache, 1, 2, 3, 4))
-    handle = cache.insert(handle, run(1, 2, 3, 4), slots, owner=0, after_step=None)
+    handle = cache.insert(handle, run(1, 2, 3, 4), slots, after_step=None)
     found = match(cache, 1, 2, 3, 9)
     assert found.length == 3
     assert cache.slots_of(found).tolist() == slots[:3].tolist()
@@ -119,7 +119,7 @@ def test_two_requests_that_met_a_namespace_unborn_share_it() -> None:
     cache = RadixCache(10)
     first, second = match(cache, 1, 2), match(cache, 1, 2)
     slots = take(cache, 2)
-    promised = cache.promise(cache.lock(first), run(1, 2), slots, step=0, owner=1)
+    promised = cache.promise(cache.lock(first), run(1, 2), slots, step=0)
     assert cache.extend_match(second, run(1, 2, 3)) == promised
     assert cache.lock(second).node is promised.node.parent
     check(cache)
@@ -172,11 +172,11 @@ def test_a_promise_is_matched_before_its_step_has_settled() -> None:
 def test_eight_equal_prompts_at_once_take_the_slots_of_one() -> None:
     cache = RadixCache(2000)
     prompt = np.arange(1000, dtype=np.int32)
-    for owner in range(8):
+    for _ in range(8):
         handle = cache.lock(cache.match_prefix((), prompt, 999))
         rest = prompt[handle.length : 999]
         if len(rest):
-            cache.promise(handle, rest, take(cache, len(rest)), step=0, owner=owner)
+            cache.promise(handle, rest, take(cache, len(rest)), step=0)
     assert cache.num_cached == 999
     check(cache)
 
@@ -186,7 +186,7 @@ def test_a_promise_must_start_where_the_tree_ends() -> None:
     put(cache, 1, 2)
     root = cache.lock(match(cache))
     with pytest.raises(AssertionError, match="already begins"):
-        cache.promise(root, run(1, 5), take(cache, 2), step=0, owner=0)
+        cache.promise(root, run(1, 5), take(cache, 2), step=0)
 
 
 def test_a_promise_needs_a_locked_handle_and_a_step_to_come() -> None:
@@ -195,9 +195,9 @@ def test_a_promise_needs_a_locked_handle_and_a_step_to_come() -> None:
     cache.unlock(put(cache, 1))
     slots = take(cache, 1)
     with pytest.raises(AssertionError, match="not a locked handle"):
-        cache.promise(match(cache, 1), run(2), slots, step=5, owner=0)
+        cache.promise(match(cache, 1), run(2), slots, step=5)
     with pytest.raises(AssertionError, match="over already"):
-        cache.promise(cache.lock(match(cache, 1)), run(2), slots, step=4, owner=0)
+        cache.promise(cache.lock(match(cache, 1)), run(2), slots, step=4)
 
 
 def test_the_promiser_must_keep_its_lock_until_the_step_settles() -> None:
@@ -214,7 +214,7 @@ def test_insert_keeps_the_trees_slots_and_releases_the_callers() -> None:
     kept = put(cache, 1, 2, 3, 4)
     root = cache.lock(match(cache))
     mine = take(cache, 4)
-    handle = cache.insert(root, run(1, 2, 9, 9), mine, owner=1, after_step=None)
+    handle = cache.insert(root, run(1, 2, 9, 9), mine, after_step=None)
     expected = [*cache.slots_of(kept)[:2].tolist(), *mine[2:].tolist()]
     assert cache.slots_of(handle).tolist() == expected
     assert (cache.num_cached, cache.num_in_use, cache.num_free) == (6, 0, 4)
@@ -225,7 +225,7 @@ def test_duplicates_stay_pending_until_the_step_that_may_touch_them_is_over() ->
     cache = RadixCache(10)
     put(cache, 1, 2)
     root = cache.lock(match(cache))
-    handle = cache.insert(root, run(1, 2), take(cache, 2), owner=1, after_step=3)
+    handle = cache.insert(root, run(1, 2), take(cache, 2), after_step=3)
     assert (handle.length, cache.num_pending, cache.num_free) == (2, 2, 6)
     cache.settle(2)
     assert cache.num_pending == 2
@@ -237,7 +237,7 @@ def test_duplicates_stay_pending_until_the_step_that_may_touch_them_is_over() ->
 def test_inserting_nothing_returns_the_same_point() -> None:
     cache = RadixCache(10)
     handle = put(cache, 1, 2)
-    assert cache.insert(handle, run(), run(), owner=0, after_step=None) == handle
+    assert cache.insert(handle, run(), run(), after_step=None) == handle
     check(cache)
 
 
@@ -258,7 +258,7 @@ def test_the_callers_arrays_may_change_afterwards() -> None:
     cache = RadixCache(10)
     ids, slots = run(1, 2), take(cache, 2)
     expected = slots.tolist()
-    handle = cache.promise(cache.lock(match(cache)), ids, slots, step=0, owner=0)
+    handle = cache.promise(cache.lock(match(cache)), ids, slots, step=0)
     waiting = take(cache, 2)
     cache.release(waiting, after_step=0)
     ids[:], slots[:], waiting[:] = 7, 7, 7
@@ -322,9 +322,9 @@ def test_a_failed_step_withdraws_its_promises_and_frees_what_waited() -> None:
     settled = put(cache, 1, 2)
     cache.release(take(cache, 2), after_step=5)
     cache.release(take(cache, 1), after_step=6)
-    first = promise(cache, 1, 2, 3, step=5, owner=1)
-    sharer = promise(cache, 1, 2, 3, 4, step=6, owner=2)
-    bystander = promise(cache, 8, 9, step=6, owner=3)
+    first = promise(cache, 1, 2, 3, step=5)
+    sharer = promise(cache, 1, 2, 3, 4, step=6)
+    bystander = promise(cache, 8, 9, step=6)
     for handle in (first, sharer, bystander):
         anchor = cache.sound_ancestor(handle, unsettled)
         cache.lock(anchor)
@@ -337,17 +337,17 @@ def test_a_failed_step_withdraws_its_promises_and_frees_what_waited() -> None:
     check(cache)
 
 
-def test_a_poisoned_request_takes_its_sharers_with_it_and_nobody_else() -> None:
+def test_a_poisoned_node_takes_its_sharers_with_it_and_nobody_else() -> None:
     cache = RadixCache(20)
-    sound = put(cache, 1, 2, owner=1)
-    poisoned = put(cache, 1, 2, 3, owner=2)
-    sharer = put(cache, 1, 2, 3, 4, owner=3)
-    put(cache, 1, 5, owner=3)
-    assert cache.sound_ancestor(sound, owned_by(2)) == sound
+    sound = put(cache, 1, 2)
+    poisoned = put(cache, 1, 2, 3)
+    sharer = put(cache, 1, 2, 3, 4)
+    put(cache, 1, 5)
+    assert cache.sound_ancestor(sound, only(poisoned.node)) == sound
     for handle in (poisoned, sharer):
-        assert cache.sound_ancestor(handle, owned_by(2)) == sound
+        assert cache.sound_ancestor(handle, only(poisoned.node)) == sound
         cache.unlock(handle)
-    assert cache.withdraw(owned_by(2)) == 2
+    assert cache.withdraw(only(poisoned.node)) == 2
     assert match(cache, 1, 2, 3, 4).length == 2
     assert match(cache, 1, 5).length == 2
     assert cache.num_evicted == 0
@@ -356,10 +356,10 @@ def test_a_poisoned_request_takes_its_sharers_with_it_and_nobody_else() -> None:
 
 def test_withdrawing_a_locked_node_is_a_bug() -> None:
     cache = RadixCache(10)
-    put(cache, 1, owner=1)
-    cache.unlock(put(cache, 1, 2, owner=2))
+    locked = put(cache, 1)
+    cache.unlock(put(cache, 1, 2))
     with pytest.raises(AssertionError, match="withdrawn while locked"):
-        cache.withdraw(owned_by(1))
+        cache.withdraw(only(locked.node))
 
 
 def test_flush_spares_locked_tokens() -> None:

@@ -36,15 +36,16 @@ def array(ids: Prefix) -> IntArray:
     return np.array(ids, dtype=np.int32)
 
 
-@dataclass
+@dataclass(eq=False)
 class Holder:
     """A request, as far as the cache can see one."""
 
-    serial: int
     namespace: Namespace
     prefix: Prefix
     handle: Handle
     private: IntArray
+    last_promise: int | None = None
+    """The newest step that fills something for this holder."""
 
 
 class CacheMachine(RuleBasedStateMachine):
@@ -58,7 +59,6 @@ class CacheMachine(RuleBasedStateMachine):
         self.in_flight: list[int] = []
         self.pending: list[tuple[int, int]] = []
         self.num_steps = 0
-        self.num_serials = 0
         self.num_evicted = 0
 
     def holder(self, pick: int) -> Holder:
@@ -121,8 +121,7 @@ class CacheMachine(RuleBasedStateMachine):
         handle = self.cache.lock(handle)
         self.oracle.lock(namespace, prefix)
         private = np.empty(0, dtype=np.int32)
-        self.holders.append(Holder(self.num_serials, namespace, prefix, handle, private))
-        self.num_serials += 1
+        self.holders.append(Holder(namespace, prefix, handle, private))
 
     @rule(pick=picks, ids=runs)
     def deepen(self, pick: int, ids: Prefix) -> None:
@@ -146,8 +145,7 @@ class CacheMachine(RuleBasedStateMachine):
     def unlock(self, pick: int, after_pick: int) -> None:
         """Leave, unless a step in flight still fills what this holder promised."""
         holder, after = self.holder(pick), self.after(after_pick)
-        path = self.oracle.path(holder.namespace, holder.prefix)
-        if any(token.step is not None and token.owner == holder.serial for token in path):
+        if holder.last_promise in self.in_flight:
             return
         self.holders.remove(holder)
         self.cache.release(holder.private, after_step=after)
@@ -186,9 +184,8 @@ class CacheMachine(RuleBasedStateMachine):
         if not rest:
             return
         slots, holder.private = holder.private[: len(rest)], holder.private[len(rest) :]
-        holder.handle = self.cache.promise(
-            holder.handle, array(rest), slots, step=step, owner=holder.serial
-        )
+        holder.handle = self.cache.promise(holder.handle, array(rest), slots, step=step)
+        holder.last_promise = step
         self._grow(holder, rest, slots, step)
 
     @rule(pick=picks, ids=runs, after_pick=picks)
@@ -197,20 +194,11 @@ class CacheMachine(RuleBasedStateMachine):
         self._alloc(holder, max(len(ids) - len(holder.private), 0))
         ids = ids[: len(holder.private)]
         slots, holder.private = holder.private[: len(ids)], holder.private[len(ids) :]
-        holder.handle = self.cache.insert(
-            holder.handle, array(ids), slots, owner=holder.serial, after_step=after
-        )
+        holder.handle = self.cache.insert(holder.handle, array(ids), slots, after_step=after)
         self.note_release(self._grow(holder, ids, slots, None), after)
 
     def _grow(self, holder: Holder, ids: Prefix, slots: IntArray, step: int | None) -> int:
-        spare = self.oracle.grow(
-            holder.namespace,
-            holder.prefix,
-            ids,
-            slots.tolist(),
-            step=step,
-            owner=holder.serial,
-        )
+        spare = self.oracle.grow(holder.namespace, holder.prefix, ids, slots.tolist(), step=step)
         holder.prefix += ids
         return len(spare)
 
@@ -250,16 +238,24 @@ class CacheMachine(RuleBasedStateMachine):
         assert self.cache.fail(newest) == expected
 
     @precondition(lambda self: self.oracle.tokens)
-    @rule(pick=picks)
-    def poison(self, pick: int) -> None:
-        """What one request computed is worthless; steps in flight are drained first."""
+    @rule(victims=st.lists(st.tuples(picks, st.integers(0, 3)), min_size=1, max_size=2))
+    def poison(self, victims: list[tuple[int, int]]) -> None:
+        """Paths turn out worthless, from some node on; steps in flight are drained first."""
         while self.in_flight:
             self.settle()
-        owners = sorted({token.owner for token in self.oracle.tokens.values()})
-        owner = owners[pick % len(owners)]
-        self._go_back(lambda node: node.owner == owner, lambda token: token.owner == owner)
-        expected = self.oracle.withdraw(lambda token: token.owner == owner)
-        assert self.cache.withdraw(lambda node: node.owner == owner) == expected
+        keys = sorted(self.oracle.tokens)
+        nodes: set[Node] = set()
+        tokens: set[Token] = set()
+        for pick, num_sound in victims:
+            namespace, prefix = keys[pick % len(keys)]
+            end = self.cache.match_prefix(namespace, array(prefix)).node
+            path = [node for node in ancestry(end) if not node.is_root][::-1]
+            poisoned = path[min(num_sound, len(path) - 1) :]
+            nodes.update(poisoned)
+            tokens.update(self.oracle.path(namespace, prefix)[poisoned[0].start :])
+        self._go_back(nodes.__contains__, tokens.__contains__)
+        expected = self.oracle.withdraw(tokens.__contains__)
+        assert self.cache.withdraw(nodes.__contains__) == expected
 
     def _go_back(
         self, doomed: Callable[[Node], bool], doomed_token: Callable[[Token], bool]
@@ -295,16 +291,16 @@ class CacheMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_tree_equals_the_oracle(self) -> None:
-        found: dict[tuple[Namespace, Prefix], tuple[int, int | None, int]] = {}
+        found: dict[tuple[Namespace, Prefix], tuple[int, int | None]] = {}
         for namespace, root in self.cache.tree.roots.items():
             for node in subtree(root):
                 above = [n.key.tolist() for n in ancestry(node)][::-1]
                 spelt = tuple(i for key in above for i in key)
                 for i, slot in enumerate(node.slots.tolist()):
                     prefix = spelt[: node.start + i + 1]
-                    found[namespace, prefix] = (slot, node.step, node.owner)
+                    found[namespace, prefix] = (slot, node.step)
         tokens = self.oracle.tokens.items()
-        assert found == {key: (t.slot, t.step, t.owner) for key, t in tokens}, picture(self.cache)
+        assert found == {key: (t.slot, t.step) for key, t in tokens}, picture(self.cache)
 
     @invariant()
     def every_handle_stands_where_its_holder_thinks(self) -> None:

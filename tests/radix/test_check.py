@@ -35,10 +35,10 @@ def sample() -> tuple[RadixCache, IntArray]:
     """
     cache = RadixCache(12)
     base = cache.lock(cache.match_prefix((), run()))
-    base = cache.insert(base, run(1, 2), take(cache, 2), owner=1, after_step=None)
+    base = cache.insert(base, run(1, 2), take(cache, 2), after_step=None)
     again = cache.lock(base)
-    cache.unlock(cache.insert(again, run(3, 4), take(cache, 2), owner=1, after_step=None))
-    cache.promise(cache.lock(base), run(5), take(cache, 1), step=7, owner=2)
+    cache.unlock(cache.insert(again, run(3, 4), take(cache, 2), after_step=None))
+    cache.promise(cache.lock(base), run(5), take(cache, 1), step=7)
     cache.release(take(cache, 1), after_step=7)
     return cache, take(cache, 2)
 

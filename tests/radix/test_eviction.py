@@ -113,7 +113,7 @@ def cache_with_leaves(num_leaves: int) -> RadixCache:
         slots = cache.alloc(1)
         assert slots is not None
         root = cache.lock(cache.match_prefix((), run()))
-        cache.unlock(cache.insert(root, run(i), slots, owner=0, after_step=None))
+        cache.unlock(cache.insert(root, run(i), slots, after_step=None))
     return cache
 
 
