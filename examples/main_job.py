@@ -26,6 +26,9 @@ gets worse within the hour.
 3. Every review names the cause, the effect on customers, and one thing to do next.
 4. Write plainly and briefly. Do not guess numbers that the report does not give."""
 
+EXAMPLE_REPORT = """At 09:30 the search service was slow for 12 minutes. About 300 customers
+saw old results."""
+
 REPORT = """At 02:14 the checkout service began to refuse card payments. A new release had
 halved its database connection pool, so requests queued and timed out. About 1,200 customers
 could not pay until the release was rolled back at 03:01, 47 minutes later."""
@@ -33,7 +36,7 @@ could not pay until the release was rolled back at 03:01, 47 minutes later."""
 QUESTIONS = {
     "cause": "In one sentence: what was the cause?",
     "effect": "In one sentence: what did customers notice?",
-    "next step": "In one sentence: what should be done next?",
+    "next step": "In one sentence: what should the team check before the next release?",
 }
 VERDICTS = ["page the on-call engineer", "wait for the morning", "do nothing"]
 
@@ -44,15 +47,19 @@ class Incident(BaseModel):
     service: str = Field(max_length=24)
     severity: Literal["low", "medium", "high"]
     minutes_down: int = Field(ge=0, le=1440)
-    customers_affected: int = Field(ge=0, le=100_000)
-    summary: str = Field(max_length=80)
+    customers: int = Field(ge=0, le=100_000)
+
+
+EXAMPLE = Incident(service="search", severity="medium", minutes_down=12, customers=300)
 
 
 @esp.function
 def review(s: esp.ProgramState, report: str) -> Incident:
     s += esp.system(HANDBOOK)
-    s += esp.user(f"Report: {report}\nWrite the incident as a JSON record.")
-    s += esp.assistant(esp.gen("incident", json_schema=Incident, max_tokens=160))
+    s += esp.user(f"Report: {EXAMPLE_REPORT}\nWrite the incident as JSON.")
+    s += esp.assistant(EXAMPLE.model_dump_json())
+    s += esp.user(f"Report: {report}\nWrite the incident as JSON.")
+    s += esp.assistant(esp.gen("incident", json_schema=Incident, max_tokens=100))
     show("record", s.text_iter("incident"))
 
     branches = s.fork(len(QUESTIONS))

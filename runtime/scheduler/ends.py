@@ -40,7 +40,9 @@ class EndMatcher:
         self, params: SamplingParams, eos_ids: Collection[int], visible_bytes: VisibleBytes
     ) -> None:
         self._params = params
-        self._end_ids = set(params.stop_token_ids) | (set() if params.ignore_eos else set(eos_ids))
+        self._end_ids = set(params.stop_token_ids)
+        if not params.ignore_eos:
+            self._end_ids.update(eos_ids)
         self._visible_bytes = visible_bytes
         self._stops = {stop.encode(): stop for stop in params.stop}
         self._overlap = max(map(len, self._stops), default=1) - 1

@@ -71,7 +71,10 @@ class Request:
         capacity = prompt_len + message.sampling.max_new_tokens
         ids = np.empty(capacity, np.int32)
         ids[:prompt_len] = message.input_ids
-        return cls(serial, message, ends, ids, prompt_len, np.empty(capacity, np.int32))
+        request = cls(serial, message, ends, ids, prompt_len, np.empty(capacity, np.int32))
+        if message.logprobs is not None and message.logprobs.prompt_start == 0:
+            request.prompt_logprobs.append(TokenLogprob(int(ids[0]), None))  # nothing predicts it
+        return request
 
     @property
     def key(self) -> tuple[str, int]:

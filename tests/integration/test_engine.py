@@ -211,6 +211,7 @@ def test_many_threads_and_loops_at_once(engine: Engine) -> None:
 
 
 def test_closing_ends_open_requests_and_threads() -> None:
+    before = set(threading.enumerate())
     engine = Engine(kv_pool_tokens=2048)
     call = GenerateCall(
         input_ids=engine.codec.encode("Once upon a time"), sampling=greedy(1500, ignore_eos=True)
@@ -223,8 +224,8 @@ def test_closing_ends_open_requests_and_threads() -> None:
     with pytest.raises(EngineClosed):
         engine.complete("x", greedy(1))
     engine.close()
-    names = {thread.name for thread in threading.enumerate()}
-    assert not any(name.startswith("espalier-scheduler") for name in names)
+    left = set(threading.enumerate()) - before
+    assert not left, left
 
 
 def test_unknown_options_and_values_are_refused() -> None:

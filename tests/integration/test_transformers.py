@@ -41,7 +41,7 @@ def reference_logits(reference: Any, ids: list[int]) -> torch.Tensor:
 
 
 def test_greedy_ids(model: Model, reference: Any) -> None:
-    ours = harness(model, pool_tokens=8192)
+    ours = harness(model, pool_tokens=8192, max_running_requests=40)
     prompts = [model.tokenizer.encode(text) for text in TEXTS]
     outcomes = [ours.submit(prompt, max_new_tokens=NEW) for prompt in prompts]
     ours.run()
@@ -73,8 +73,7 @@ def test_generate_itself(model: Model, reference: Any) -> None:
             min_new_tokens=24,
             do_sample=False,
             pad_token_id=0,
-            suppress_tokens=None,
-            eos_token_id=-1,
+            eos_token_id=None,
         )[0].tolist()
         assert outcome.ids == theirs[len(prompt) :]
     ours.close()
