@@ -12,7 +12,7 @@ demo: .venv/.installed
 
 test: .venv/.installed
 	$(BIN)/espalier pull smollm2
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
 
 check: .venv/.installed
 	$(BIN)/ruff format --check .

@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import cache
 
 import pytest
+
+from espalier.runtime.messages import LogprobOptions
 from tests.fakes import byte_vocabulary, tiny_config, tiny_weights
 from tests.harness import Harness, Outcome
 from tests.near_ties import logits_after
-
-from espalier.runtime.messages import LogprobOptions
 
 CONFIG = tiny_config()
 WEIGHTS = tiny_weights(CONFIG)
