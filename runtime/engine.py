@@ -10,7 +10,6 @@ import asyncio
 import atexit
 import logging
 import threading
-import weakref
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from concurrent.futures import Future
 from queue import SimpleQueue
@@ -20,7 +19,7 @@ from typing import Self
 from .assembly import assemble, load_model
 from .completion import Completion, collect
 from .config import EngineConfig
-from .errors import EngineClosed
+from .errors import EngineClosed, EspalierError
 from .messages import (
     AbortRequest,
     Constraint,
@@ -56,14 +55,14 @@ class Engine:
         loaded = load_model(config)
         self._tokenizer = loaded.tokenizer
         self._assembly = assemble(config, loaded, self._deliver)
-        self._lock = threading.Lock()  # guards the two below
+        # Guards the two below. Reentrant: the collector may end an abandoned `stream` anywhere.
+        self._lock = threading.RLock()
         self._sinks: dict[str, Sink] = {}
         self._closed: str | None = None
         self._executor = Executor(self)
         self._thread = threading.Thread(target=self._run, name="espalier-scheduler", daemon=True)
         self._thread.start()
-        close = weakref.WeakMethod(self.close)
-        atexit.register(lambda: (method := close()) and method())
+        atexit.register(self.close)
 
     def __enter__(self) -> Self:
         return self
@@ -91,15 +90,19 @@ class Engine:
         return self._assembly.scheduler.stats
 
     def close(self) -> None:
-        """End open requests with an abort, then stop all threads. Idempotent."""
+        """End open requests with an abort, then stop all threads. Idempotent.
+
+        Not for the engine's own threads: a program calls it from the thread it was run from.
+        """
+        current = threading.current_thread()
+        if current is self._thread or self._executor.is_current:
+            raise EspalierError("an engine can't be closed from one of its own threads")
         with self._lock:
-            first = self._closed is None
             self._closed = self._closed or "the engine is closed"
-        if first:
-            self._executor.close()
-            self._assembly.scheduler.inbox.put(Shutdown())
-        if self._thread is not threading.current_thread():
-            self._thread.join()
+        self._executor.close()
+        self._assembly.scheduler.inbox.put(Shutdown())
+        self._thread.join()
+        atexit.unregister(self.close)
 
     def flush_cache(self) -> int:
         """Forget every cached token that no request uses; returns how many those were."""
@@ -204,6 +207,8 @@ class Engine:
             try:
                 sink(output)
             except RuntimeError:  # its event loop is closed
+                with self._lock:
+                    self._sinks.pop(output.rid, None)
                 self.abort(output.rid)
 
     def _run(self) -> None:

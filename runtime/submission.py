@@ -29,6 +29,7 @@ def expand(call: GenerateCall, limits: RequestLimits) -> list[TokenizedRequest]:
 
     Raises `InvalidRequest` for whatever can't be served.
     """
+    call.sampling.validate(limits.vocab_size)
     if call.constraint is not None:
         check_constraint(call.constraint)
     sampling = _resolved(call.sampling, limits.vocab_size)
@@ -73,9 +74,13 @@ def scoring_requests(
 
 def token_ids(ids: Sequence[int]) -> TokenIds:
     """`ids` as an int32 array. Raises `InvalidRequest` at the first that isn't such an integer."""
-    for index, token_id in enumerate(ids):
-        is_int = isinstance(token_id, int) and not isinstance(token_id, bool)
-        if not is_int or not -(2**31) <= token_id < 2**31:
+    unchecked: Sequence[object] = ids
+    for index, token_id in enumerate(unchecked):
+        if (
+            not isinstance(token_id, int | np.integer)
+            or isinstance(token_id, bool)
+            or not -(2**31) <= int(token_id) < 2**31
+        ):
             raise InvalidRequest(
                 f"input_ids[{index}] is {token_id!r}, not a token id", param="input_ids"
             )

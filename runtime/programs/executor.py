@@ -52,6 +52,11 @@ class Executor:
         """Itself: programs can be run on an executor as on the engine that owns one."""
         return self
 
+    @property
+    def is_current(self) -> bool:
+        """Whether the caller runs on the executor's own loop."""
+        return threading.current_thread() is self._thread
+
     def open_stream(self) -> Stream:
         """The state of a new program."""
         return Stream.root(self)

@@ -6,20 +6,16 @@ limit. Pages are touched when they are first written, so an idle pool costs noth
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from ..models.config import ModelConfig
+from ..scheduler.step import TableWrite
 
-_CGROUP_FILES = (  # (limit, usage) of version 2 and version 1
-    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-    (
-        "/sys/fs/cgroup/memory/memory.limit_in_bytes",
-        "/sys/fs/cgroup/memory/memory.usage_in_bytes",
-    ),
-)
+_CGROUP_ROOT = Path("/sys/fs/cgroup")
 
 
 class KVPool:
@@ -42,10 +38,18 @@ class DeviceTables:
         self.ids_RP: Tensor = torch.zeros((num_rows, context_len), dtype=torch.int64)
         self.slots_RP: Tensor = torch.zeros((num_rows, context_len), dtype=torch.int64)
 
+    def apply(self, writes: Iterable[TableWrite]) -> None:
+        """Enter what a step knows anew."""
+        for write in writes:
+            row, start = write.table_row, write.start
+            ids, slots = torch.as_tensor(write.ids), torch.as_tensor(write.slots)
+            self.ids_RP[row, start : start + len(ids)] = ids
+            self.slots_RP[row, start : start + len(slots)] = slots
+
 
 def free_memory_bytes() -> int:
     """Memory that this process may still take: the system's, within its control group."""
-    return min([_mem_available(), *_cgroup_headroom()])
+    return min([_mem_available(), *cgroup_headroom(_CGROUP_ROOT, Path("/proc/self/cgroup"))])
 
 
 def pool_tokens(free_bytes: int, fraction: float, bytes_per_slot: int, useful_tokens: int) -> int:
@@ -60,14 +64,40 @@ def _mem_available() -> int:
     raise OSError("/proc/meminfo has no MemAvailable line")
 
 
-def _cgroup_headroom() -> list[int]:
+def cgroup_headroom(root: Path, own: Path) -> list[int]:
+    """What each control group above this process still allows, in bytes; none without limits.
+
+    Cached file pages count as used there, but give way to whoever needs memory.
+    """
     headroom: list[int] = []
-    for limit_file, usage_file in _CGROUP_FILES:
+    for group, limit_file, usage_file, cache_key in _memory_groups(root, own):
         try:
-            limit = Path(limit_file).read_text().strip()
-            usage = Path(usage_file).read_text().strip()
+            limit = (group / limit_file).read_text().strip()
+            usage = int((group / usage_file).read_text())
+            stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
         except OSError:
-            continue  # not a system with this version
+            continue  # no such controller here
         if limit != "max":
-            headroom.append(max(0, int(limit) - int(usage)))
+            headroom.append(max(0, int(limit) - usage + int(stat.get(cache_key, 0))))
     return headroom
+
+
+def _memory_groups(root: Path, own: Path) -> Iterator[tuple[Path, str, str, str]]:
+    """The process's control groups, from its own up to the root, and their files' names.
+
+    Version 2 has one line `0::/path`, version 1 one for each controller: `4:memory:/path`.
+    """
+    for line in own.read_text().splitlines() if own.exists() else ():
+        _, controllers, path = line.split(":", 2)
+        version2 = not controllers
+        if not version2 and "memory" not in controllers.split(","):
+            continue
+        top = root if version2 else root / "memory"
+        files = ("memory.max", "memory.current", "inactive_file")
+        if not version2:
+            files = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+        group = top / path.lstrip("/")
+        for place in [group, *group.parents]:
+            yield place, *files
+            if place == top:
+                break

@@ -2,7 +2,8 @@
 
 An implementation may run a step as many calls or as one native call; the scheduler only
 sees this. Steps run strictly in the order of their launches. In each layer the KV of all
-rows is written before any row attends, so rows may read slots that the same step fills.
+rows is written before any row attends, so rows may read slots that the same step fills. A
+step that was launched before the failure of the one before it was known does not run.
 """
 
 from __future__ import annotations
@@ -25,7 +26,10 @@ class LaunchedStep(Protocol):
         ...
 
     def result(self) -> StepResult:
-        """Wait for the sampled tokens. Raises whatever the forward or the sampler raised."""
+        """Wait for the sampled tokens. Raises whatever the forward or the sampler raised.
+
+        A step that failed may have applied its table writes, all, some or none of them.
+        """
         ...
 
     def discard(self) -> None:

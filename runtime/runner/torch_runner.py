@@ -7,7 +7,7 @@ step k has written its tokens into the token table before the forward of step k 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -21,6 +21,7 @@ from ..models.llama import LlamaModel
 from ..sampling.logprobs import logprobs_of
 from ..sampling.sampler import SampleRow, sample
 from ..scheduler.step import PromptLogprobs, Step, StepResult
+from .device_thread import DeviceThread
 from .kv_pool import DeviceTables, KVPool
 
 T = TypeVar("T")
@@ -43,52 +44,55 @@ class TorchRunner:
     def __init__(self, model: LlamaModel, pool: KVPool, tables: DeviceTables) -> None:
         self._model = model
         self.pool = pool
-        self._tables = tables
-        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="espalier-device")
+        self.tables = tables
+        self._device = DeviceThread()
+        self._newest: TorchLaunchedStep | None = None
 
     def launch(self, step: Step) -> TorchLaunchedStep:
-        return TorchLaunchedStep(self, step, self.submit(lambda: self._forward(step)))
+        newest = self._newest
+        before = None if newest is None or newest.is_seen else newest
+        forward = self.submit(lambda: self._forward_after(before, step))
+        self._newest = TorchLaunchedStep(self, step, forward)
+        return self._newest
 
     def close(self) -> None:
-        self._worker.shutdown(wait=True)
+        self._device.close()
 
     def submit(self, work: Callable[[], T]) -> Future[T]:
         """Have the device do `work`, after all that it was given before."""
-        return self._worker.submit(work)
+        return self._device.submit(work)
 
     def submit_sampling(
         self, step: Step, forward: Future[_Forward], rows: Mapping[int, SampleRow]
     ) -> Future[StepResult]:
         return self.submit(lambda: self._sample(step, forward, rows))
 
+    def _forward_after(self, before: TorchLaunchedStep | None, step: Step) -> _Forward:
+        """The scheduler planned `step` without knowing that the one before would fail: its
+        tables would be wrong, and it might write into the slots of others."""
+        if before is not None and before.has_failed:
+            raise RuntimeError(f"step {before.step.number}, the one before, has failed")
+        return self._forward(step)
+
     @torch.inference_mode()
     def _forward(self, step: Step) -> _Forward:
-        self._write_tables(step)
+        self.tables.apply(step.writes)
         table_rows = [row.table_row for row in step.rows]
         lengths = [row.num_new for row in step.rows]
         rows = AttentionRows.of(
-            self._tables.slots_RP, table_rows, [row.start for row in step.rows], lengths
+            self.tables.slots_RP, table_rows, [row.start for row in step.rows], lengths
         )
         table_rows_T = torch.repeat_interleave(torch.tensor(table_rows), torch.tensor(lengths))
         positions_T = torch.cat([torch.arange(row.start, row.end) for row in step.rows])
         hidden_TD = self._model.forward(
-            self._tables.ids_RP[table_rows_T, positions_T],
+            self.tables.ids_RP[table_rows_T, positions_T],
             positions_T,
-            self._tables.slots_RP[table_rows_T, positions_T],
+            self.tables.slots_RP[table_rows_T, positions_T],
             self.pool.k_LSKd,
             self.pool.v_LSKd,
             rows,
         )
         return self._read_out(step, hidden_TD)
-
-    def _write_tables(self, step: Step) -> None:
-        for write in step.writes:
-            row, start = write.table_row, write.start
-            if len(write.ids):
-                ids = torch.from_numpy(write.ids)
-                self._tables.ids_RP[row, start : start + len(ids)] = ids
-            slots = torch.from_numpy(write.slots)
-            self._tables.slots_RP[row, start : start + len(slots)] = slots
 
     def _read_out(self, step: Step, hidden_TD: Tensor) -> _Forward:
         """Logits where something is sampled, and the prompt log-probabilities asked for."""
@@ -131,7 +135,7 @@ class TorchRunner:
         sampled = sample(logits_NV, [rows[index] for index in indices]) if indices else []
         for index, token in zip(indices, sampled, strict=True):
             row = step.rows[index]
-            self._tables.ids_RP[row.table_row, row.end] = token.token_id
+            self.tables.ids_RP[row.table_row, row.end] = token.token_id
         return StepResult(dict(zip(indices, sampled, strict=True)), done.prompt_logprobs)
 
 
@@ -143,6 +147,17 @@ class TorchLaunchedStep:
         self._runner = runner
         self._forward = forward
         self._sampling: Future[StepResult] | None = None
+        self._is_seen = False
+
+    @property
+    def is_seen(self) -> bool:
+        """Whether the scheduler knows how this step ended: what it plans now allows for it."""
+        return self._is_seen
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the forward raised; for the device's thread, on which it is over."""
+        return self._forward.exception() is not None
 
     def sample(self, rows: Mapping[int, SampleRow]) -> None:
         assert self._sampling is None, f"step {self.step.number} is sampled twice"
@@ -150,9 +165,13 @@ class TorchLaunchedStep:
 
     def result(self) -> StepResult:
         assert self._sampling is not None, f"step {self.step.number} was never sampled"
-        return self._sampling.result()
+        try:
+            return self._sampling.result()
+        finally:
+            self._is_seen = True
 
     def discard(self) -> None:
         wait([self._forward])
         if self._sampling is not None:
             wait([self._sampling])
+        self._is_seen = True

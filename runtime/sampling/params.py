@@ -17,7 +17,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     Lengths are in tokens. `temperature=0` is greedy; `top_k=-1` keeps every token.
     `seed=None` draws a seed when the request is submitted; the same seed and prompt give
-    the same tokens, whatever else runs. `logit_bias` maps token ids to an addend.
+    the same tokens, whatever else runs. `logit_bias` maps token ids to an addend. A
+    constraint decides alone where its output may end: with one, `min_new_tokens` and
+    `ignore_eos` have no say.
     """
 
     max_new_tokens: int = 128
@@ -42,7 +44,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         Stop token ids outside the vocabulary are allowed: they can never match.
         """
         for name, (low, high) in _INT_RANGES.items():
-            _check_int(name, getattr(self, name), low, high)
+            check_int(name, getattr(self, name), low, high)
         for name, (low_f, high_f, open_low) in _FLOAT_RANGES.items():
             _check_float(name, getattr(self, name), low_f, high_f, open_low)
         _check_type("ignore_eos", self.ignore_eos, bool)
@@ -55,7 +57,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
                 param="min_new_tokens",
             )
         if self.seed is not None:
-            _check_int("seed", self.seed, -(2**63), 2**63 - 1)
+            check_int("seed", self.seed, -(2**63), 2**63 - 1)
         self._validate_stops()
         self._validate_bias(vocab_size)
 
@@ -67,7 +69,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             _check_stop(text)
         _check_type("stop_token_ids", self.stop_token_ids, tuple)
         for token_id in self.stop_token_ids:
-            _check_int("stop_token_ids", token_id, -(2**63), 2**63 - 1)
+            check_int("stop_token_ids", token_id, -(2**63), 2**63 - 1)
 
     def _validate_bias(self, vocab_size: int) -> None:
         _check_type("logit_bias", self.logit_bias, dict)
@@ -76,7 +78,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
                 f"at most {MAX_LOGIT_BIAS} logit_bias entries are allowed", param="logit_bias"
             )
         for token_id, bias in self.logit_bias.items():
-            _check_int("logit_bias", token_id, 0, vocab_size - 1)
+            check_int("logit_bias", token_id, 0, vocab_size - 1)
             _check_float("logit_bias", bias, -100.0, 100.0, False)
 
 
@@ -113,7 +115,8 @@ def _check_stop(text: object) -> None:
         raise InvalidRequest(f"a stop string may have at most {MAX_STOP_BYTES} bytes", param="stop")
 
 
-def _check_int(name: str, value: object, low: int, high: int) -> None:
+def check_int(name: str, value: object, low: int, high: int) -> None:
+    """Raise `InvalidRequest`, naming `name`, unless `value` is an int in [low, high]."""
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise InvalidRequest(
             f"{name} must be an integer from {low} to {high}, not {value!r}", param=name

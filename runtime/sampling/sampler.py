@@ -7,6 +7,7 @@ the raw logits, before all of this. A row's result depends on that row alone.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,8 +25,12 @@ from .logprobs import row_logprobs
 from .params import SamplingParams
 from .values import floats_of, ints_of
 
+logger = logging.getLogger(__name__)
+
 IntArray = npt.NDArray[np.int32] | npt.NDArray[np.int64]
 Bitmask = npt.NDArray[np.int32]
+
+_MAX_LOGIT = torch.finfo(torch.float32).max
 
 NOT_FINITE = "the model's logits are not finite (NaN or infinity)"
 NO_TOKEN = "no token is allowed: the constraint and the banned tokens leave none"
@@ -82,8 +87,17 @@ def sample(logits_SV: Tensor, rows: Sequence[SampleRow]) -> list[Sampled]:
         if math.isnan(peak) or peak == math.inf:
             results.append(Sampled(-1, failure=NOT_FINITE))
         else:
-            results.append(_sample_row(logits_SV[index], row, best_id))
+            results.append(_sample_alone(logits_SV[index], row, best_id))
     return results
+
+
+def _sample_alone(logits_V: Tensor, row: SampleRow, best_id: int) -> Sampled:
+    """Whatever goes wrong with a row is that row's failure, never the step's."""
+    try:
+        return _sample_row(logits_V, row, best_id)
+    except Exception as error:
+        logger.exception("sampling failed: %s", row)
+        return Sampled(-1, failure=f"sampling failed: {error}")
 
 
 def _sample_row(logits_V: Tensor, row: SampleRow, best_id: int) -> Sampled:
@@ -129,6 +143,7 @@ def _adjusted(logits_V: Tensor, row: SampleRow) -> Tensor:
         bias = row.params.logit_bias
         ids = torch.tensor(list(bias), device=adjusted.device)
         adjusted[ids] += torch.tensor(list(bias.values()), device=adjusted.device)
+    adjusted.clamp_(max=_MAX_LOGIT)  # a tiny repetition penalty may have made it infinite
     if row.banned:
         adjusted[torch.tensor(row.banned, device=adjusted.device)] = -torch.inf
     if row.bitmask is not None:

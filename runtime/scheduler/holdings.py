@@ -59,7 +59,7 @@ class Holdings:
 
     def match_len(self, request: Request) -> int:
         """How many of a waiting request's tokens the tree holds now."""
-        if not self._share:
+        if not self._shares(request):
             return 0
         ids = request.ids[: request.num_ids]
         return self._cache.match_prefix(request.message.namespace, ids, request.match_cap).length
@@ -72,7 +72,7 @@ class Holdings:
         if not self._free_rows:
             return None
         ids = request.ids[: request.num_ids]
-        cap = request.match_cap if self._share else 0
+        cap = request.match_cap if self._shares(request) else 0
         handle = self._cache.match_prefix(request.message.namespace, ids, cap)
         handle = self._cache.lock(handle)
         if self._cache.num_available < request.num_ids - handle.length + reserve:
@@ -81,10 +81,10 @@ class Holdings:
         request.phase = Phase.RUNNING
         request.table_row = self._free_rows.pop()
         request.handle = handle
-        request.tree_len = request.kv_len = handle.length
+        request.tree_len = request.kv_len = request.settled_len = handle.length
         request.promise_len = request.num_ids
-        if request.first_pass:
-            request.num_cached += handle.length
+        if request.in_first_prompt:
+            request.num_cached = handle.length
         slots = self._cache.slots_of(handle)
         request.slots[: handle.length] = slots
         return TableWrite(request.table_row, 0, ids, slots)
@@ -92,7 +92,7 @@ class Holdings:
     def match_deeper(self, request: Request) -> TableWrite | None:
         """Take what others have put into the tree since, right behind the request's path."""
         start, cap = request.tree_len, request.match_cap
-        if not self._share or request.kv_len != start or start >= cap:
+        if not self._shares(request) or request.kv_len != start or start >= cap:
             return None
         old = _held(request)
         deeper = self._cache.extend_match(old, request.ids[start:cap])
@@ -102,8 +102,8 @@ class Holdings:
         self._cache.unlock(old)
         slots = self._cache.slots_of(request.handle, start)
         request.slots[start : deeper.length] = slots
-        request.tree_len = request.kv_len = deeper.length
-        if request.first_pass:
+        request.tree_len = request.kv_len = request.settled_len = deeper.length
+        if request.in_first_prompt:
             request.num_cached += deeper.length - start
         return TableWrite(request.table_row, start, _NONE, slots)
 
@@ -127,9 +127,12 @@ class Holdings:
         request.last_step = step
         return TableWrite(request.table_row, start, _NONE, slots)
 
+    def _shares(self, request: Request) -> bool:
+        return self._share and not request.quarantined
+
     def _may_promise(self, request: Request, end: int) -> bool:
         start = request.kv_len
-        if not self._share or start != request.tree_len or end > request.promise_len:
+        if not self._shares(request) or start != request.tree_len or end > request.promise_len:
             return False
         ahead = self._cache.extend_match(_held(request), request.ids[start : start + 1])
         return ahead.length == start
@@ -138,13 +141,13 @@ class Holdings:
         """Whether a step that has not settled yet reads or fills what the request holds."""
         return request.last_step > self._settled_step
 
-    def leave(self, request: Request, *, keep: bool = True) -> None:
-        """Take back all that `request` holds; with `keep`, its settled tokens stay cached."""
+    def leave(self, request: Request) -> None:
+        """Take back all that `request` holds; its settled tokens stay cached."""
         tree_len, kv_len = request.tree_len, request.kv_len
         settled = max(request.settled_len, tree_len)
         after = request.last_step if self.touched_in_flight(request) else None
         handle = _held(request)
-        if keep and self._share and settled > tree_len:
+        if self._shares(request) and settled > tree_len:
             handle = self._cache.insert(
                 handle,
                 request.ids[tree_len:settled],
@@ -189,9 +192,17 @@ class Holdings:
             request.handle = self._cache.lock(anchor)
             self._cache.unlock(old)
             request.tree_len = sound = anchor.length
+            request.promise_len = request.num_ids
+            if request.num_outputs == 0:
+                request.num_cached = min(request.num_cached, sound)
         request.kv_len = request.settled_len = sound
         request.num_pending = 0
         return cut
+
+    def whole_row(self, request: Request) -> TableWrite:
+        """Everything that the device must know of a request, for when it may have lost some."""
+        ids, slots = request.ids[: request.num_ids], request.slots[: request.kv_len].copy()
+        return TableWrite(request.table_row, 0, ids, slots)
 
     def fail(self, last_step: int, doomed: Callable[[Node], bool]) -> None:
         """All steps up to `last_step` are over; those not settled have failed.

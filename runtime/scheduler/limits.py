@@ -8,6 +8,7 @@ import numpy as np
 
 from ..errors import InvalidRequest
 from ..messages import TokenizedRequest
+from ..sampling.params import check_int
 
 MAX_TOP_LOGPROBS = 20
 
@@ -68,14 +69,6 @@ class RequestLimits:
         options = request.logprobs
         if options is None:
             return
-        if not 0 <= options.top <= MAX_TOP_LOGPROBS:
-            raise InvalidRequest(
-                f"top logprobs must be from 0 to {MAX_TOP_LOGPROBS}, not {options.top}",
-                param="top_logprobs",
-            )
-        start = options.prompt_start
-        if start is not None and not 0 <= start <= len(request.input_ids):
-            raise InvalidRequest(
-                f"prompt_start={start} is outside the prompt of {len(request.input_ids)} tokens",
-                param="prompt_start",
-            )
+        check_int("top_logprobs", options.top, 0, MAX_TOP_LOGPROBS)
+        if options.prompt_start is not None:
+            check_int("prompt_start", options.prompt_start, 0, len(request.input_ids))

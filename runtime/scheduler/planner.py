@@ -6,6 +6,8 @@ admissions. All rows go through one path: match deeper, grow, extend.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ..config import SchedulerConfig
 from .holdings import Holdings
 from .request import Phase, Request
@@ -26,7 +28,12 @@ class Planner:
         self._config = config
         self._holdings = holdings
         self._reserve_share = config.new_token_reserve
+        self._unsent: list[TableWrite] = []
         self.num_retractions = 0
+
+    def write_again(self, writes: Iterable[TableWrite]) -> None:
+        """Have the next step apply `writes` first: the device may have lost them."""
+        self._unsent += writes
 
     def plan(
         self, number: int, running: list[Request], waiting: WaitingQueue
@@ -35,83 +42,72 @@ class Planner:
 
         Admitted requests move from `waiting` to `running`, retracted ones back.
         """
-        draft = _Draft(number, self._config.max_step_tokens)
+        draft = _Draft(number, self._config.max_step_tokens, running, waiting, self._unsent)
         decodes = [r for r in running if r.todo and not r.prefilling]
         prefills = [r for r in running if r.todo and r.prefilling]
         for request in decodes + prefills:
             if request.phase is Phase.RUNNING and draft.budget:
-                self._plan_row(draft, request, running, waiting)
+                self._plan_row(draft, request)
         if not any(r.phase is Phase.RETRACTING for r in running) and not draft.retracted:
-            self._admit(draft, running, waiting)
+            self._admit(draft)
             self._relax_reserve()
+        self._unsent = [] if draft.rows else draft.writes
         if not draft.rows:
             return None
         return Step(number, tuple(draft.rows), tuple(draft.writes)), draft.requests
 
-    def _plan_row(
-        self, draft: _Draft, request: Request, running: list[Request], waiting: WaitingQueue
-    ) -> None:
+    def _plan_row(self, draft: _Draft, request: Request) -> None:
         if write := self._holdings.match_deeper(request):
             draft.writes.append(write)
-        num_new = min(request.todo, draft.budget, self._config.max_chunk_len)
-        write = self._grow(draft, request, num_new, running, waiting)
+        write = self._grow(draft, request)
         if write is not None:
             draft.writes.append(write)
             draft.add(request, len(write.slots))
 
-    def _grow(
-        self,
-        draft: _Draft,
-        request: Request,
-        num_new: int,
-        running: list[Request],
-        waiting: WaitingQueue,
-    ) -> TableWrite | None:
-        """Slots for up to `num_new` tokens, retracting newer requests as needed; or None."""
+    def _grow(self, draft: _Draft, request: Request) -> TableWrite | None:
+        """Slots for the request's next tokens, retracting newer requests as needed; or None."""
+        wanted = min(request.todo, draft.budget, self._config.max_chunk_len)
         while True:
-            num_new = min(num_new, max(1, self._holdings.num_available))
+            num_new = min(wanted, max(1, self._holdings.num_available))
             if write := self._holdings.grow(request, num_new, draft.number):
                 return write
-            victim = self._newest(request, draft, running)
+            victim = draft.newest_after(request)
             if victim is None:
                 return None  # sits out: older requests, or steps in flight, hold the slots
-            draft.retracted = True
-            self.num_retractions += 1
-            victim.num_retractions += 1
-            self._reserve_share = min(1.0, self._reserve_share + 0.1)
-            if self._holdings.touched_in_flight(victim):
-                victim.phase = Phase.RETRACTING  # yields its slots when its step has settled
+            if not self._retract(draft, victim):
                 return None
-            running.remove(victim)
-            self._holdings.leave(victim)
-            waiting.add(victim)
 
-    @staticmethod
-    def _newest(request: Request, draft: _Draft, running: list[Request]) -> Request | None:
-        newer = [
-            r
-            for r in running
-            if r.phase is Phase.RUNNING and r.serial > request.serial and r not in draft.requests
-        ]
-        return max(newer, key=lambda r: r.serial, default=None)
+    def _retract(self, draft: _Draft, victim: Request) -> bool:
+        """Take `victim` out; whether its slots are back now, or when its last step settles."""
+        draft.retracted = True
+        self.num_retractions += 1
+        victim.num_retractions += 1
+        self._reserve_share = min(1.0, self._reserve_share + 0.1)
+        if self._holdings.touched_in_flight(victim):
+            victim.phase = Phase.RETRACTING
+            return False
+        draft.running.remove(victim)
+        self._holdings.leave(victim)
+        draft.waiting.add(victim)
+        return True
 
-    def _admit(self, draft: _Draft, running: list[Request], waiting: WaitingQueue) -> None:
-        if not waiting or not draft.budget or not self._holdings.num_free_rows:
+    def _admit(self, draft: _Draft) -> None:
+        if not draft.waiting or not draft.budget or not self._holdings.num_free_rows:
             return
         misfits = 0
-        for request in waiting.ordered():
+        for request in draft.waiting.ordered():
             if not draft.budget or not self._holdings.num_free_rows:
                 return
-            write = self._holdings.admit(request, self._reserve(request, running))
+            write = self._holdings.admit(request, self._reserve(request, draft.running))
             if write is None:
                 misfits += 1
-                if waiting.must_not_be_passed(request) or misfits >= MAX_MISFITS:
+                if draft.waiting.must_not_be_passed(request) or misfits >= MAX_MISFITS:
                     return
                 continue
-            waiting.admitted(request)
-            running.append(request)
+            draft.waiting.admitted(request)
+            draft.running.append(request)
             draft.writes.append(write)
-            self._plan_row(draft, request, running, waiting)
+            self._plan_row(draft, request)
 
     def _reserve(self, request: Request, running: list[Request]) -> int:
         """Slots that must stay available after admitting `request`.
@@ -131,15 +127,33 @@ class Planner:
 
 
 class _Draft:
-    """A step in the making."""
+    """A step in the making, and the lists that its making changes."""
 
-    def __init__(self, number: int, budget: int) -> None:
+    def __init__(
+        self,
+        number: int,
+        budget: int,
+        running: list[Request],
+        waiting: WaitingQueue,
+        writes: list[TableWrite],
+    ) -> None:
         self.number = number
         self.budget = budget
+        self.running = running
+        self.waiting = waiting
         self.rows: list[StepRow] = []
         self.requests: list[Request] = []
-        self.writes: list[TableWrite] = []
+        self.writes = writes
         self.retracted = False
+
+    def newest_after(self, request: Request) -> Request | None:
+        """The newest running request, newer than `request`, that has no row yet."""
+        newer = [
+            r
+            for r in self.running
+            if r.phase is Phase.RUNNING and r.serial > request.serial and r not in self.requests
+        ]
+        return max(newer, key=lambda r: r.serial, default=None)
 
     def add(self, request: Request, num_new: int) -> None:
         """Add the row of a request that has just grown by `num_new` tokens."""

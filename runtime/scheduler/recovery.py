@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
 
 from espalier.radix.tree import Node
 
 from .holdings import Holdings
 from .request import Request
+from .step import TableWrite
 
 MAX_RETRIES = 1
 
@@ -19,26 +21,37 @@ def is_unsettled(node: Node) -> bool:
     return node.step is not None
 
 
+@dataclass(frozen=True, slots=True)
+class RolledBack:
+    """Who may not be tried again, and what the device must be told of all others."""
+
+    given_up: list[Request]
+    writes: list[TableWrite]
+
+
 def roll_back(
     holdings: Holdings,
     running: Iterable[Request],
     last_step: int,
     doomed: Doomed,
     blamed: Collection[Request],
-) -> list[Request]:
+) -> RolledBack:
     """Put every running request back to what is sound, then withdraw the doomed nodes.
 
     Withdrawal is transitive: whoever matched a doomed node goes back to its deepest sound
     ancestor. `blamed` requests, and those that lose a part of their path, may compute it
-    again `MAX_RETRIES` times; the returned ones have done so and are to be given up. The
-    device must be drained; `last_step` is the newest step that was launched.
+    again `MAX_RETRIES` times before they give a new token. The device must be drained, and
+    may or may not have applied the writes of steps up to `last_step`, the newest launched.
     """
     given_up: list[Request] = []
+    writes: list[TableWrite] = []
     for request in running:
         cut = holdings.roll_back(request, doomed)
         if cut or request in blamed:
             request.num_retries += 1
-            if request.num_retries > MAX_RETRIES:
-                given_up.append(request)
+        if request.num_retries > MAX_RETRIES:
+            given_up.append(request)
+        else:
+            writes.append(holdings.whole_row(request))
     holdings.fail(last_step, doomed)
-    return given_up
+    return RolledBack(given_up, writes)

@@ -59,7 +59,8 @@ class Request:
     # Bookkeeping over the request's life.
     num_cached: int = 0  # prompt tokens that came from the cache
     num_retractions: int = 0
-    num_retries: int = 0
+    num_retries: int = 0  # since its last new token
+    quarantined: bool = False  # shares nothing: its logits were NaN once
     num_passes: int = 0  # later requests that were admitted before this one
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list[TokenLogprob])
     prompt_logprobs_sent: bool = False
@@ -90,9 +91,9 @@ class Request:
         return self.num_ids - self.prompt_len
 
     @property
-    def first_pass(self) -> bool:
-        """Whether the request's tokens are computed for the first time."""
-        return self.num_retractions == 0 and self.num_retries == 0
+    def in_first_prompt(self) -> bool:
+        """Whether it is the prompt that is computed, and not again after a retraction."""
+        return self.num_outputs == 0 and self.num_retractions == 0
 
     @property
     def samples_left(self) -> int:
@@ -138,6 +139,7 @@ class Request:
         self.ids[self.num_ids] = token_id
         self.num_ids += 1
         self.num_pending -= 1
+        self.num_retries = 0
 
     def vacated(self) -> None:
         """Forget everything held, after the cache and the row table have it back."""

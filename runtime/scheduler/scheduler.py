@@ -27,13 +27,13 @@ from ..messages import (
 )
 from ..runner.protocol import LaunchedStep, Runner
 from .control import FlushCache, GrammarReady, Message, Shutdown
-from .ends import EndMatcher
+from .ends import End, EndMatcher
 from .holdings import Holdings
 from .planner import Planner
 from .recovery import Doomed, is_unsettled, roll_back
 from .request import Phase, Request
 from .sampling_rows import Vocabulary, sample_row
-from .settling import Settlement, settle_row
+from .settling import NO_NEWS, Settlement, settle_row
 from .stats import SchedulerStats, Totals
 from .step import IntArray
 from .waiting import WaitingQueue
@@ -100,8 +100,8 @@ class Scheduler:
         if self.idle:
             self._emit()
             return False
-        flight = self._launch()
-        flight = self._settle(self._in_flight, successor=flight)
+        launched = self._launch()
+        flight = self._settle(self._in_flight, successor=launched)
         self._sample(flight)
         self._in_flight = flight
         if not self._overlap:
@@ -157,10 +157,17 @@ class Scheduler:
             case GrammarReady(serial, grammar):
                 self._grammar_ready(serial, grammar)
             case FlushCache(reply):
-                reply.set_result(self._cache.flush())
+                self._flush(reply)
             case Shutdown():
                 self._stopping = True
                 self._abort(lambda _: True, "the engine is shutting down")
+
+    def _flush(self, reply: Future[int]) -> None:
+        try:
+            reply.set_result(self._cache.flush())
+        except BaseException as error:
+            reply.set_exception(error)
+            raise
 
     def _accept(self, message: TokenizedRequest) -> None:
         ends = EndMatcher(
@@ -170,7 +177,8 @@ class Scheduler:
         self._next_serial += 1
         if self._stopping:
             self._waiting.add(request)
-            self._end(request, FinishReason(kind="abort", message="the engine is shutting down"))
+            reason = FinishReason(kind="abort", message="the engine is shutting down")
+            self._end(request, request.ends.so_far(reason))
             return
         if message.constraint is None:
             self._waiting.add(request)
@@ -190,12 +198,13 @@ class Scheduler:
             request.matcher = grammar.result().matcher()
             self._waiting.add(request)
         else:
-            self._end(request, FinishReason(kind="error", message=str(error), bad_request=True))
+            reason = FinishReason(kind="error", message=str(error), bad_request=True)
+            self._end(request, request.ends.so_far(reason))
 
     def _abort(self, chosen: Callable[[Request], bool], why: str) -> None:
         everyone = [*self._compiling.values(), *self._waiting, *self._running]
         for request in filter(chosen, everyone):
-            self._end(request, FinishReason(kind="abort", message=why))
+            self._end(request, request.ends.so_far(FinishReason(kind="abort", message=why)))
 
     # -- a step --------------------------------------------------------------------------
 
@@ -254,7 +263,7 @@ class Scheduler:
         self._totals.outputs += len(settlement.ids)
         if settlement.end is not None:
             if not settlement.poisoned:
-                self._end(request, settlement.end.reason, settlement)
+                self._end(request, settlement.end, settlement)
             return
         if output := settlement.output(request):
             self._outputs.append(output)
@@ -263,30 +272,21 @@ class Scheduler:
 
     # -- ends ----------------------------------------------------------------------------
 
-    def _end(
-        self,
-        request: Request,
-        reason: FinishReason,
-        settlement: Settlement | None = None,
-        *,
-        keep: bool = True,
-    ) -> None:
+    def _end(self, request: Request, end: End, news: Settlement = NO_NEWS) -> None:
         """Send the one final message of a request and take back what it holds."""
-        self._withdraw_from_lists(request)
+        self._unlist(request)
         if request.phase in (Phase.RUNNING, Phase.RETRACTING):
-            self._holdings.leave(request, keep=keep)
+            self._holdings.leave(request)
         request.phase = Phase.ENDED
         self._totals.cached += request.num_cached
-        settlement = settlement or Settlement()
-        end = settlement.end or request.ends.so_far(reason)
         self._outputs.append(
             TokenOutput(
                 rid=request.message.rid,
                 choice=request.message.choice,
-                ids=settlement.ids,
-                logprobs=settlement.logprobs,
-                prompt_logprobs=settlement.prompt_logprobs,
-                finish=reason,
+                ids=news.ids,
+                logprobs=news.logprobs,
+                prompt_logprobs=news.prompt_logprobs,
+                finish=end.reason,
                 usage=Usage(
                     prompt_tokens=request.prompt_len,
                     completion_tokens=request.num_outputs,
@@ -298,7 +298,7 @@ class Scheduler:
             )
         )
 
-    def _withdraw_from_lists(self, request: Request) -> None:
+    def _unlist(self, request: Request) -> None:
         if request.phase is Phase.WAITING:
             self._waiting.remove(request)
         elif request.phase is Phase.COMPILING:
@@ -307,16 +307,14 @@ class Scheduler:
             self._running.remove(request)
 
     def _break_deadlock(self) -> None:
-        """Running requests of which none can be planned, with nothing in flight: a bug here.
+        """Requests of which none can be planned, with nothing in flight: a bug here.
 
         The newest one ends with an error, so that the others go on and nobody hangs.
         """
-        if not self._running:
-            return
-        request = self._running[-1]
+        request = [*self._waiting, *self._running][-1]
         logger.error("no request can be planned; ending %s", request.key)
         message = "the scheduler could not place this request; this is a bug"
-        self._end(request, FinishReason(kind="error", message=message))
+        self._end(request, request.ends.so_far(FinishReason(kind="error", message=message)))
 
     # -- failures ------------------------------------------------------------------------
 
@@ -325,19 +323,28 @@ class Scheduler:
     ) -> None:
         """Withdraw what the failed step and its successor promised; retry their requests."""
         self._totals.failed_steps += 1
-        self._roll_back(flight, successor, is_unsettled, flight.requests, error)
+        self._roll_back(
+            flight, successor, is_unsettled, flight.requests, f"its step failed: {error}"
+        )
 
     def _withdraw_poisoned(
         self, poisoned: list[Request], flight: _Flight, successor: _Flight | None
     ) -> None:
-        """NaN logits: end the requests that had them, and distrust all KV they were made of."""
+        """NaN logits: trust none of the KV that these requests were computed from.
+
+        Each tries once more, all by itself: if the NaN was somebody else's it is gone then,
+        and if it is the request's own nobody shares it.
+        """
         nodes = {node for request in poisoned for node in self._holdings.path(request)}
         for request in poisoned:
-            message = "the model gave NaN logits for this request"
-            self._end(request, FinishReason(kind="error", message=message), keep=False)
-        error = RuntimeError("its cached prefix gave NaN logits")
+            request.settled_len = request.tree_len  # its private KV is no better
+            request.quarantined = True
         self._roll_back(
-            flight, successor, lambda node: is_unsettled(node) or node in nodes, (), error
+            flight,
+            successor,
+            lambda node: is_unsettled(node) or node in nodes,
+            poisoned,
+            "the model gave NaN logits for this request",
         )
 
     def _roll_back(
@@ -346,16 +353,18 @@ class Scheduler:
         successor: _Flight | None,
         doomed: Doomed,
         blamed: Sequence[Request],
-        error: Exception,
+        why: str,
     ) -> None:
         """Drain the device, then take everything back that the doomed nodes stood for."""
         last = flight
         if successor is not None:
             successor.launched.discard()
             last = successor
-        given_up = roll_back(self._holdings, self._running, last.number, doomed, blamed)
-        for request in given_up:
-            self._end(request, FinishReason(kind="error", message=f"its step failed: {error}"))
+        outcome = roll_back(self._holdings, self._running, last.number, doomed, blamed)
+        self._planner.write_again(outcome.writes)
+        for request in outcome.given_up:
+            reason = FinishReason(kind="error", message=why)
+            self._end(request, request.ends.so_far(reason))
         for request in [r for r in self._running if r.phase is Phase.RETRACTING]:
             self._requeue(request)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from ..messages import FinishReason, TokenLogprob, TokenOutput
@@ -37,10 +38,16 @@ class Settlement:
         )
 
 
+NO_NEWS = Settlement()
+
+
 def settle_row(request: Request, row: StepRow, index: int, result: StepResult) -> Settlement:
     """Move the request's cursors over `row` and take its sampled token, if it has one."""
     request.settled_len = row.end
-    _collect_prompt_logprobs(request, row, result.prompt_logprobs.get(index, []))
+    computed = result.prompt_logprobs.get(index, [])
+    if any(entry.logprob is None or not math.isfinite(entry.logprob) for entry in computed):
+        return _failed(request, NOT_FINITE)
+    _collect_prompt_logprobs(request, row, computed)
     prompt_logprobs = _finished_prompt_logprobs(request)
     if not row.samples:
         end = None
@@ -49,9 +56,7 @@ def settle_row(request: Request, row: StepRow, index: int, result: StepResult) -
         return Settlement(prompt_logprobs=prompt_logprobs, end=end)
     sampled = result.sampled[index]
     if sampled.failure is not None:
-        reason = FinishReason(kind="error", message=sampled.failure)
-        poisoned = sampled.failure == NOT_FINITE
-        return Settlement(end=request.ends.so_far(reason), poisoned=poisoned)
+        return _failed(request, sampled.failure)
     request.append(sampled.token_id)
     options = request.message.logprobs
     return Settlement(
@@ -62,15 +67,21 @@ def settle_row(request: Request, row: StepRow, index: int, result: StepResult) -
     )
 
 
+def _failed(request: Request, why: str) -> Settlement:
+    reason = FinishReason(kind="error", message=why)
+    return Settlement(end=request.ends.so_far(reason), poisoned=why == NOT_FINITE)
+
+
 def _end_after(request: Request, token_id: int) -> End | None:
+    """A grammar ends where its stop token is accepted, whatever else the caller asked for."""
     matcher = request.matcher
-    if matcher is not None and not matcher.accept(token_id):
-        message = f"token {token_id} was sampled under a mask but the grammar refuses it"
-        return request.ends.so_far(FinishReason(kind="error", message=message))
-    end = request.ends.push(token_id)
-    if end is None and matcher is not None and matcher.is_terminated:
-        return request.ends.so_far(FinishReason(kind="stop", matched=token_id))
-    return end
+    if matcher is not None:
+        if not matcher.accept(token_id):
+            message = f"token {token_id} was sampled under a mask but the grammar refuses it"
+            return request.ends.so_far(FinishReason(kind="error", message=message))
+        if matcher.is_terminated:
+            return request.ends.so_far(FinishReason(kind="stop", matched=token_id))
+    return request.ends.push(token_id)
 
 
 def _token_logprob(sampled: Sampled) -> TokenLogprob:

@@ -10,7 +10,7 @@ class SchedulerStats:
     """Totals since the start, in tokens or counts.
 
     num_computed_tokens: tokens that forward passes computed; num_cached_tokens: prompt
-    tokens that requests took from the cache instead.
+    tokens that requests took from the cache instead (added when a request ends).
     """
 
     num_forward_passes: int = 0

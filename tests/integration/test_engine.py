@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import re
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -12,9 +15,11 @@ from concurrent.futures import ThreadPoolExecutor
 import jsonschema
 import pytest
 
+from espalier.radix.cache import RadixCache
 from espalier.runtime.engine import Engine
 from espalier.runtime.errors import (
     EngineClosed,
+    EspalierError,
     InvalidRequest,
     RequestAborted,
     RequestFailed,
@@ -256,3 +261,61 @@ def test_a_scheduler_that_stops_fails_everybody_and_nobody_hangs(
     with pytest.raises(EngineClosed):
         engine.flush_cache()
     engine.close()
+    assert not [t for t in threading.enumerate() if t.name == "espalier-executor"]
+
+
+def test_a_flush_that_fails_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine(kv_pool_tokens=2048)
+
+    def broken(_: object) -> int:
+        raise AssertionError("the books are wrong")
+
+    monkeypatch.setattr(RadixCache, "flush", broken)
+    with pytest.raises(AssertionError, match="the books"):
+        engine.flush_cache()
+    engine.close()
+
+
+def test_an_engine_is_not_closed_from_its_own_threads(engine: Engine) -> None:
+    async def close() -> None:
+        engine.close()
+
+    with pytest.raises(EspalierError, match="own threads"):
+        engine.executor.run(close()).result(timeout=30)
+    assert len(engine.complete("x", greedy(1))) == 1
+
+
+def test_a_stream_that_the_collector_ends_while_another_begins(engine: Engine) -> None:
+    """The abandoned generator's clean-up may run in the middle of anything."""
+    ids = engine.codec.encode("Once")
+    chunks = engine.stream(GenerateCall(input_ids=ids, sampling=greedy(300, ignore_eos=True)))
+    next(chunks)
+    cycle: list[object] = [chunks]
+    cycle.append(cycle)
+    del chunks, cycle
+    thread = threading.Thread(target=_submit_while_collecting, args=(engine,), daemon=True)
+    thread.start()
+    thread.join(timeout=60)
+    assert not thread.is_alive()
+
+
+def _submit_while_collecting(engine: Engine) -> None:
+    with engine._lock:  # pyright: ignore[reportPrivateUsage]
+        gc.collect()
+    engine.complete("x", greedy(1))
+
+
+def test_leaving_with_an_open_engine_is_quiet() -> None:
+    code = """
+from espalier.runtime.engine import Engine
+from espalier.runtime.programs.backend import GenerateCall
+from espalier.runtime.sampling.params import SamplingParams
+engine = Engine(kv_pool_tokens=2048)
+sampling = SamplingParams(max_new_tokens=1000, ignore_eos=True)
+next(engine.stream(GenerateCall(input_ids=[1, 2, 3], sampling=sampling)))
+chunks = engine.stream(GenerateCall(input_ids=[1, 2, 3], sampling=sampling))
+next(chunks)
+print("leaving")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "leaving\n", "")

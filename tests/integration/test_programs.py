@@ -116,7 +116,7 @@ def test_a_cut_value_says_so(engine: Engine) -> None:
         s += "A pet: " + esp.gen("pet", json_schema=Pet, max_tokens=3)
 
     run = program.run(backend=engine)
-    with pytest.raises(esp.EspalierError, match="length"):
+    with pytest.raises(esp.EspalierError, match="cut at max_tokens"):
         _ = run["pet"]
 
 

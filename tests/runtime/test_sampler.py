@@ -299,3 +299,20 @@ def test_other_float_types(dtype: torch.dtype) -> None:
     assert results[0] == results[1]
     assert results[0].token_id == 1
     assert results[0].logprob == pytest.approx(2 - math.log(1 + math.e + math.e**2), abs=1e-5)
+
+
+def test_extreme_penalties_never_fail_their_neighbours() -> None:
+    """A tiny repetition penalty makes logits infinite; a row's trouble is its own."""
+    ids = np.arange(5)
+    extreme = SamplingParams(repetition_penalty=1e-38, min_p=0.5, temperature=1.0, seed=0)
+    plain = SamplingParams(temperature=0.0)
+    logits = torch.linspace(-3, 9, 2 * 12).view(2, 12)
+    first, second = sample(
+        logits,
+        [
+            SampleRow(extreme, seed=0, choice=0, position=5, prompt_ids=ids, output_ids=ids),
+            SampleRow(plain, seed=0, choice=0, position=5),
+        ],
+    )
+    assert first.failure is None and first.token_id in range(12)
+    assert second.token_id == 11

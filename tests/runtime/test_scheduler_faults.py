@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pytest
-import torch
 
-from espalier.runtime.messages import AbortRequest
+from espalier.runtime.messages import AbortRequest, LogprobOptions
+from espalier.runtime.models.weights import LlamaWeights
+from espalier.runtime.runner.kv_pool import DeviceTables
 from espalier.runtime.runner.protocol import LaunchedStep, Runner
-from espalier.runtime.runner.torch_runner import TorchRunner
 from espalier.runtime.sampling.sampler import SampleRow
-from espalier.runtime.scheduler.step import Step, StepResult
+from espalier.runtime.scheduler.step import Step, StepResult, TableWrite
 from tests.fakes import byte_vocabulary, tiny_config, tiny_weights
 from tests.harness import Harness, Outcome
 
@@ -65,10 +68,11 @@ def prompt(length: int, salt: int = 0) -> list[int]:
 def make(request: pytest.FixtureRequest) -> Iterator[Callable[..., Harness]]:
     harnesses: list[Harness] = []
 
-    def build(fail: dict[str, int] | None = None, **options: object) -> Harness:
-        harness = Harness(
-            CONFIG, WEIGHTS, byte_vocabulary(), **{"overlap": request.param, **options}
-        )
+    def build(
+        fail: dict[str, int] | None = None, weights: LlamaWeights = WEIGHTS, **options: Any
+    ) -> Harness:
+        options = {"overlap": request.param, **options}
+        harness = Harness(CONFIG, weights, byte_vocabulary(), **options)
         if fail:
             harness.wrap_runner(FailingRunner(harness.runner, **fail))
         harnesses.append(harness)
@@ -144,52 +148,180 @@ def test_a_failed_step_withdraws_what_it_promised(make: Callable[..., Harness]) 
     harness.assert_drained()
 
 
-def test_nan_ends_its_request_and_nobody_else(make: Callable[..., Harness]) -> None:
+def test_kv_that_went_bad_once_is_computed_again(make: Callable[..., Harness]) -> None:
+    """NaN in cached KV, as a broken device would leave it: everybody who relied on it starts
+    over, gets the same tokens, and nothing bad stays in the cache."""
     harness = make()
-    poisoned = harness.submit(prompt(30), rid="poisoned", max_new_tokens=40)
-    healthy = harness.submit(prompt(30, salt=77), max_new_tokens=40)
+    outcomes = [
+        harness.submit(prompt(30), max_new_tokens=40),
+        harness.submit([*prompt(30), 2], max_new_tokens=30),
+        harness.submit(prompt(30, salt=77), max_new_tokens=40),
+    ]
     for _ in range(6):
         harness.step()
-    _poison(harness.torch_runner, harness)
+    _poison(harness)
     harness.run()
-    assert poisoned.finish.kind == "error" and "NaN" in poisoned.finish.message
-    assert healthy.finish.kind == "length" and len(healthy.ids) == 40
-    harness.assert_drained()
-    retry = harness.submit(prompt(30), max_new_tokens=4)
-    harness.run()
-    assert retry.usage.cached_tokens == 0, "poisoned KV was still in the cache"
-    assert retry.finish.kind == "length"
-    assert retry.ids == poisoned.ids[:4]
-
-
-def _poison(runner: TorchRunner, harness: Harness) -> None:
-    """Overwrite the KV of the first request's prompt with NaN, as a broken device would."""
-    ids = torch.tensor(prompt(30), dtype=torch.int32).numpy()
-    slots = harness.cache.slots_of(harness.cache.match_prefix((), ids))
-    runner.submit(lambda: _fill_with_nan(runner, slots.tolist())).result()
-
-
-def _fill_with_nan(runner: TorchRunner, slots: list[int]) -> None:
-    runner.pool.v_LSKd[:, slots] = float("nan")
-
-
-def test_a_sharer_of_poisoned_kv_starts_over(make: Callable[..., Harness]) -> None:
-    """NaN in one request's suffix takes its path away from the others, who recompute it."""
-    harness = make()
-    poisoned = harness.submit([*prompt(30), 1], max_new_tokens=30)
-    sharer = harness.submit([*prompt(30), 2], max_new_tokens=30)
-    for _ in range(4):
-        harness.step()
-    ids = torch.tensor([*prompt(30), 1], dtype=torch.int32).numpy()
-    slot = int(harness.cache.slots_of(harness.cache.match_prefix((), ids))[-1])
-    harness.torch_runner.submit(lambda: _fill_with_nan(harness.torch_runner, [slot])).result()
-    harness.run()
-    assert poisoned.finish.kind == "error"
     clean = make()
-    expected = clean.submit([*prompt(30), 2], max_new_tokens=30)
+    expected = [
+        clean.submit(prompt(30), max_new_tokens=40),
+        clean.submit([*prompt(30), 2], max_new_tokens=30),
+        clean.submit(prompt(30, salt=77), max_new_tokens=40),
+    ]
     clean.run()
-    assert sharer.ids == expected.ids
+    assert [o.ids for o in outcomes] == [o.ids for o in expected]
     harness.assert_drained()
+    later = harness.submit([*prompt(30), 5], max_new_tokens=4)
+    harness.run()
+    assert later.finish.kind == "length"
+
+
+def _poison(harness: Harness) -> None:
+    """Overwrite the KV of a shared prompt with NaN."""
+    ids = np.array(prompt(30), np.int32)
+    slots = harness.cache.slots_of(harness.cache.match_prefix((), ids)).tolist()
+    values = harness.torch_runner.pool.v_LSKd
+
+    def overwrite() -> None:
+        values[:, slots] = float("nan")
+
+    harness.torch_runner.submit(overwrite).result()
+
+
+BAD_TOKEN = 7
+
+
+def weights_with_a_bad_token() -> LlamaWeights:
+    """Whoever reads BAD_TOKEN gets NaN logits, always."""
+    embed = WEIGHTS.embed_VD.clone()
+    embed[BAD_TOKEN] = float("nan")
+    return replace(WEIGHTS, embed_VD=embed)
+
+
+@pytest.mark.parametrize("apart", [0, 4])
+def test_a_request_that_always_gives_nan_ends_alone(
+    make: Callable[..., Harness], apart: int
+) -> None:
+    """Also when others share its good prefix, computed by it in the same step."""
+    shared = [20 + i for i in range(40)]
+    ban = {BAD_TOKEN: -100.0}
+    harness = make(weights=weights_with_a_bad_token())
+    bad = harness.submit([*shared, BAD_TOKEN, 1], max_new_tokens=4)
+    for _ in range(apart):
+        harness.step()
+    good = harness.submit([*shared, 9], max_new_tokens=12, logit_bias=ban)
+    harness.run()
+    assert bad.finish.kind == "error" and "NaN" in bad.finish.message
+    clean = make()
+    expected = clean.submit([*shared, 9], max_new_tokens=12, logit_bias=ban)
+    clean.run()
+    assert good.ids == expected.ids
+    harness.assert_drained()
+    later = harness.submit([*shared, 9], max_new_tokens=3, logit_bias=ban)
+    harness.run()
+    assert later.ids == expected.ids[:3]
+
+
+def test_scores_that_are_nan_are_an_error(make: Callable[..., Harness]) -> None:
+    harness = make(weights=weights_with_a_bad_token())
+    scored = harness.submit(
+        [1, 2, BAD_TOKEN, 3, 4],
+        max_new_tokens=0,
+        logprobs=LogprobOptions(output=False, prompt_start=1),
+    )
+    harness.run()
+    assert scored.finish.kind == "error"
+    harness.assert_drained()
+
+
+def test_sharers_of_a_bad_path_compute_it_again_once(make: Callable[..., Harness]) -> None:
+    """One of nine gives NaN: the others recompute their prefix together, not each for itself."""
+    harness = make(weights=weights_with_a_bad_token())
+    shared = [8 + i % 200 for i in range(200)]
+    for index in range(8):
+        harness.submit([*shared, 20 + index], max_new_tokens=40, logit_bias={BAD_TOKEN: -100.0})
+    for _ in range(6):
+        harness.step()
+    before = harness.scheduler.stats.num_computed_tokens
+    harness.submit([*shared, BAD_TOKEN], max_new_tokens=2)
+    for _ in range(20):
+        harness.step()
+    assert harness.scheduler.stats.num_computed_tokens - before < 900
+    harness.run()
+    harness.assert_drained()
+
+
+def test_tokens_of_a_withdrawn_promise_do_not_count_as_cached() -> None:
+    harness = Harness(CONFIG, WEIGHTS, byte_vocabulary())
+    harness.wrap_runner(FailingRunner(harness.runner, at=0))
+    gone = harness.submit([*prompt(100), 1], rid="gone", max_new_tokens=2)
+    sharer = harness.submit([*prompt(100), 2], max_new_tokens=2)
+    harness.step()
+    harness.abort("gone")
+    harness.run()
+    assert gone.finish.kind == "abort"
+    assert sharer.usage.cached_tokens == 0
+    harness.close()
+
+
+class FailingTables(DeviceTables):
+    """Fails number `at` of the calls that apply a step's writes, before anything is applied."""
+
+    def __init__(self, at: int) -> None:
+        super().__init__(16, 512)
+        self._left = at
+
+    def apply(self, writes: Iterable[TableWrite]) -> None:
+        self._left -= 1
+        if self._left == -1:
+            raise RuntimeError("the tables are on fire")
+        super().apply(writes)
+
+
+@pytest.mark.parametrize("at", range(8))
+def test_a_step_that_fails_before_its_table_writes(make: Callable[..., Harness], at: int) -> None:
+    """Its successor, launched already, must not run on the tables as they are then."""
+    expected = _staggered(make(max_chunk_len=32))
+    harness = make(max_chunk_len=32)
+    harness.torch_runner.tables = FailingTables(at)
+    assert _staggered(harness) == expected
+    assert harness.scheduler.stats.num_failed_steps == 1
+    harness.assert_drained()
+
+
+def _staggered(harness: Harness) -> list[list[int]]:
+    outcomes = [
+        harness.submit([*prompt(90), 1], max_new_tokens=6),
+        harness.submit([*prompt(50), 9], max_new_tokens=6),
+    ]
+    for _ in range(2):
+        harness.step()
+    outcomes.append(harness.submit([*prompt(90), 2], max_new_tokens=5))
+    harness.run()
+    return [outcome.ids for outcome in outcomes]
+
+
+def test_table_writes_of_a_plan_without_rows_are_not_lost() -> None:
+    """A request matches deeper, then finds no slot while nobody else has anything to do."""
+
+    def run(pool_tokens: int) -> list[list[int]]:
+        harness = Harness(
+            CONFIG,
+            WEIGHTS,
+            byte_vocabulary(),
+            pool_tokens=pool_tokens,
+            max_chunk_len=1,
+            new_token_reserve=0.0,
+        )
+        outcomes = [harness.submit([200 + i], max_new_tokens=9) for i in range(4)]
+        equal = [(i * 5 + 3) % 256 for i in range(24)]
+        outcomes += [harness.submit(equal, max_new_tokens=2) for _ in range(2)]
+        harness.run()
+        harness.close()
+        return [outcome.ids for outcome in outcomes]
+
+    expected = run(4096)
+    for pool_tokens in range(40, 70):
+        assert run(pool_tokens) == expected, pool_tokens
 
 
 @pytest.mark.parametrize("when", range(14))

@@ -1,0 +1,66 @@
+"""Constrained requests in the scheduler: their grammar decides where they end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from espalier.runtime.grammar.service import GrammarService
+from espalier.runtime.messages import Choice, Regex
+from tests.fakes import EOS, byte_tokens, byte_vocabulary, tiny_config, tiny_weights
+from tests.harness import Harness
+
+CONFIG = tiny_config()
+WEIGHTS = tiny_weights(CONFIG)
+
+
+@pytest.fixture(params=[True, False], ids=["overlap", "plain"])
+def harness(request: pytest.FixtureRequest) -> Iterator[Harness]:
+    grammars = GrammarService(
+        byte_tokens(), control_ids=range(256, 260), stop_ids=(EOS,), vocab_width=260
+    )
+    harness = Harness(CONFIG, WEIGHTS, byte_vocabulary(), grammars=grammars, overlap=request.param)
+    yield harness
+    harness.close()
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [{"ignore_eos": False}, {"ignore_eos": True}, {"ignore_eos": False, "min_new_tokens": 10}],
+)
+def test_the_stop_token_of_a_grammar_is_no_text_and_is_not_kept(
+    harness: Harness, sampling: dict[str, Any]
+) -> None:
+    outcome = harness.submit([1, 2, 3], constraint=Regex("abc"), max_new_tokens=20, **sampling)
+    harness.run()
+    assert bytes(outcome.ids[:3]) == b"abc" and outcome.ids[3:] == [EOS]
+    final = outcome.finals[0]
+    assert outcome.finish.kind == "stop" and outcome.finish.matched == EOS
+    assert final.num_kept_tokens == 3 and final.num_text_bytes == 3
+
+
+def test_a_stop_string_inside_constrained_output_still_ends_it(harness: Harness) -> None:
+    outcome = harness.submit([1], constraint=Regex("abcdef"), max_new_tokens=20, stop=("cd",))
+    harness.run()
+    assert outcome.finish.matched == "cd"
+    assert outcome.finals[0].num_text_bytes == 2
+
+
+def test_a_grammar_that_does_not_compile_ends_its_request_alone(harness: Harness) -> None:
+    bad = harness.submit([1], constraint=Regex("("), max_new_tokens=5)
+    good = harness.submit([1], constraint=Choice(("yes", "no")), max_new_tokens=5)
+    plain = harness.submit([1], max_new_tokens=5)
+    harness.run()
+    assert bad.finish.kind == "error" and bad.finish.bad_request
+    assert bytes(good.ids[:-1]) in (b"yes", b"no")
+    assert plain.finish.kind == "length"
+
+
+def test_an_abort_while_the_grammar_compiles(harness: Harness) -> None:
+    outcome = harness.submit([1], rid="x", constraint=Regex("[a-z]{1,40}"), max_new_tokens=5)
+    harness.abort("x")
+    harness.run()
+    assert outcome.finish.kind == "abort"
+    harness.assert_drained()

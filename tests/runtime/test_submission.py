@@ -1,0 +1,91 @@
+"""From calls to requests: everything that can't be served is refused by name, cheaply."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from espalier.runtime.errors import InvalidRequest, RequestFailed
+from espalier.runtime.messages import FinishReason, LogprobOptions, TokenOutput, Usage
+from espalier.runtime.programs.backend import GenerateCall
+from espalier.runtime.sampling.params import SamplingParams
+from espalier.runtime.scheduler.limits import RequestLimits
+from espalier.runtime.submission import Submission, expand, scoring_requests, token_ids
+
+LIMITS = RequestLimits(context_len=10, pool_tokens=10, vocab_size=10)
+USAGE = Usage(prompt_tokens=1, completion_tokens=1, cached_tokens=0)
+
+
+def call(**sampling: Any) -> GenerateCall:
+    sampling = {"max_new_tokens": 2, **sampling}
+    return GenerateCall(input_ids=[1], sampling=SamplingParams(**sampling))
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        {"n": 0},
+        {"n": -1},
+        {"n": "2"},
+        {"n": 2**31},
+        {"stop_token_ids": ("a",)},
+        {"stop_token_ids": None},
+        {"stop": "abc"},
+        {"temperature": 10**400},
+    ],
+    ids=str,
+)
+def test_bad_sampling(sampling: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        expand(call(**sampling), LIMITS)
+    assert caught.value.param in sampling
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"top": None}, {"top": "3"}, {"top": 1.5}, {"prompt_start": "0"}, {"prompt_start": 0.5}],
+    ids=str,
+)
+def test_bad_logprob_options(options: dict[str, Any]) -> None:
+    bad = GenerateCall(
+        input_ids=[1], sampling=SamplingParams(max_new_tokens=2), logprobs=LogprobOptions(**options)
+    )
+    with pytest.raises(InvalidRequest):
+        expand(bad, LIMITS)
+
+
+def test_choices_share_one_id_and_seed() -> None:
+    requests = expand(call(n=3), LIMITS)
+    assert [r.choice for r in requests] == [0, 1, 2]
+    assert len({r.rid for r in requests}) == len({r.sampling.seed for r in requests}) == 1
+    assert requests[0].sampling.seed is not None
+    assert expand(call(n=3), LIMITS)[0].sampling.seed != requests[0].sampling.seed
+
+
+def test_stop_ids_that_can_never_match_are_dropped() -> None:
+    [request] = expand(call(stop_token_ids=(3, 119_690, -1)), LIMITS)
+    assert request.sampling.stop_token_ids == (3,)
+
+
+def test_numpy_integers_are_ids() -> None:
+    assert token_ids(list(np.arange(3))).tolist() == [0, 1, 2]
+
+
+def test_nothing_to_score_is_refused() -> None:
+    with pytest.raises(InvalidRequest):
+        scoring_requests([1], [], LIMITS)
+
+
+def test_an_error_in_one_choice_is_raised_whoever_has_ended_before() -> None:
+    submission = Submission(expand(call(n=2), LIMITS), lambda _: b"x")
+    done = FinishReason(kind="stop")
+    submission.take(
+        TokenOutput(rid="r", choice=0, ids=(1,), finish=done, usage=USAGE, num_text_bytes=1)
+    )
+    with pytest.raises(RequestFailed, match="why"):
+        submission.take(
+            TokenOutput(rid="r", choice=0, finish=FinishReason(kind="error", message="why"))
+        )
+    assert submission.num_open == 1
