@@ -96,9 +96,8 @@ class Transformers:
     """The peer, in this process."""
 
     def __init__(self, path: Path) -> None:
-        model: Any = AutoModelForCausalLM.from_pretrained(
-            path.parent, gguf_file=path.name, dtype=torch.float32
-        )
+        loader: Any = AutoModelForCausalLM
+        model = loader.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
         model.eval()
         self._model = model
 

@@ -9,6 +9,7 @@ import logging
 import secrets
 import uuid
 from collections.abc import Callable, Sequence
+from typing import SupportsIndex
 
 import msgspec
 import numpy as np
@@ -74,17 +75,19 @@ def scoring_requests(
 
 def token_ids(ids: Sequence[int]) -> TokenIds:
     """`ids` as an int32 array. Raises `InvalidRequest` at the first that isn't such an integer."""
-    unchecked: Sequence[object] = ids
-    for index, token_id in enumerate(unchecked):
-        if (
-            not isinstance(token_id, int | np.integer)
-            or isinstance(token_id, bool)
-            or not -(2**31) <= int(token_id) < 2**31
-        ):
+    for index, token_id in enumerate(ids):
+        if not _is_id(token_id):
             raise InvalidRequest(
                 f"input_ids[{index}] is {token_id!r}, not a token id", param="input_ids"
             )
     return np.array(ids, dtype=np.int32)
+
+
+def _is_id(value: object) -> bool:
+    """Python's and numpy's integers, but no truth values."""
+    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
+        return False
+    return -(2**31) <= value.__index__() < 2**31
 
 
 def _resolved(sampling: SamplingParams, vocab_size: int) -> SamplingParams:

@@ -80,7 +80,8 @@ class Harness:
         check_books: bool = True,
         **options: Any,
     ) -> None:
-        config = SchedulerConfig(**{"max_running_requests": 16, **options})
+        options = {"max_running_requests": 16, **options}
+        config = SchedulerConfig(**options)
         config.validate()
         self.cache = RadixCache(pool_tokens)
         self.torch_runner = TorchRunner(
@@ -144,7 +145,8 @@ class Harness:
         """Send a request (or `choices` of one id); the outcome of the first choice."""
         self._next += 1
         rid = rid or f"r{self._next}"
-        params = SamplingParams(**{"temperature": 0.0, "seed": 0, "ignore_eos": True, **sampling})
+        sampling = {"temperature": 0.0, "seed": 0, "ignore_eos": True, **sampling}
+        params = SamplingParams(**sampling)
         requests = [
             TokenizedRequest(
                 rid=rid,

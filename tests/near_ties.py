@@ -7,7 +7,6 @@ Every such case is printed.
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 
 from espalier.kernels import reference
@@ -70,7 +69,7 @@ def logits_after(config: ModelConfig, weights: LlamaWeights, context: list[int])
     slots = torch.arange(length)
     with torch.inference_mode():
         hidden = model.forward(
-            torch.from_numpy(np.array(context, np.int64)),
+            torch.tensor(context),
             slots,
             slots,
             torch.empty(shape),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -70,34 +71,42 @@ def cgroup_headroom(root: Path, own: Path) -> list[int]:
     Cached file pages count as used there, but give way to whoever needs memory.
     """
     headroom: list[int] = []
-    for group, limit_file, usage_file, cache_key in _memory_groups(root, own):
+    for group, names in _memory_groups(root, own):
         try:
-            limit = (group / limit_file).read_text().strip()
-            usage = int((group / usage_file).read_text())
+            limit = (group / names.limit).read_text().strip()
+            usage = int((group / names.usage).read_text())
             stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
         except OSError:
             continue  # no such controller here
         if limit != "max":
-            headroom.append(max(0, int(limit) - usage + int(stat.get(cache_key, 0))))
+            headroom.append(max(0, int(limit) - usage + int(stat.get(names.cached, 0))))
     return headroom
 
 
-def _memory_groups(root: Path, own: Path) -> Iterator[tuple[Path, str, str, str]]:
-    """The process's control groups, from its own up to the root, and their files' names.
+class _Names(NamedTuple):
+    """Files of a control group, and the key of reclaimable pages in its memory.stat."""
+
+    limit: str
+    usage: str
+    cached: str
+
+
+_VERSION_1 = _Names("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+_VERSION_2 = _Names("memory.max", "memory.current", "inactive_file")
+
+
+def _memory_groups(root: Path, own: Path) -> Iterator[tuple[Path, _Names]]:
+    """The process's control groups, from its own up to the root.
 
     Version 2 has one line `0::/path`, version 1 one for each controller: `4:memory:/path`.
     """
     for line in own.read_text().splitlines() if own.exists() else ():
         _, controllers, path = line.split(":", 2)
-        version2 = not controllers
-        if not version2 and "memory" not in controllers.split(","):
+        if controllers and "memory" not in controllers.split(","):
             continue
-        top = root if version2 else root / "memory"
-        files = ("memory.max", "memory.current", "inactive_file")
-        if not version2:
-            files = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+        top, names = (root / "memory", _VERSION_1) if controllers else (root, _VERSION_2)
         group = top / path.lstrip("/")
         for place in [group, *group.parents]:
-            yield place, *files
+            yield place, names
             if place == top:
                 break

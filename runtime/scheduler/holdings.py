@@ -178,8 +178,8 @@ class Holdings:
         self._cache.unlock(departure.handle)
         self._free_rows.append(departure.table_row)
 
-    def roll_back(self, request: Request, doomed: Callable[[Node], bool]) -> bool:
-        """Put a request back to what is settled and sound; whether its path was cut.
+    def roll_back(self, request: Request, doomed: Callable[[Node], bool]) -> None:
+        """Put a request back to what is settled and sound.
 
         Only when the device is drained: nothing may be in flight.
         """
@@ -197,7 +197,6 @@ class Holdings:
                 request.num_cached = min(request.num_cached, sound)
         request.kv_len = request.settled_len = sound
         request.num_pending = 0
-        return cut
 
     def whole_row(self, request: Request) -> TableWrite:
         """Everything that the device must know of a request, for when it may have lost some."""

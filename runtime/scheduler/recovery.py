@@ -39,15 +39,15 @@ def roll_back(
     """Put every running request back to what is sound, then withdraw the doomed nodes.
 
     Withdrawal is transitive: whoever matched a doomed node goes back to its deepest sound
-    ancestor. `blamed` requests, and those that lose a part of their path, may compute it
-    again `MAX_RETRIES` times before they give a new token. The device must be drained, and
-    may or may not have applied the writes of steps up to `last_step`, the newest launched.
+    ancestor. The `blamed` ones, whose own step failed, may try again `MAX_RETRIES` times
+    before they give a new token; the others were not at fault. The device must be drained,
+    and may or may not have applied the writes of steps up to `last_step`, the newest launched.
     """
     given_up: list[Request] = []
     writes: list[TableWrite] = []
     for request in running:
-        cut = holdings.roll_back(request, doomed)
-        if cut or request in blamed:
+        holdings.roll_back(request, doomed)
+        if request in blamed:
             request.num_retries += 1
         if request.num_retries > MAX_RETRIES:
             given_up.append(request)

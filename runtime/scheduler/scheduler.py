@@ -323,9 +323,9 @@ class Scheduler:
     ) -> None:
         """Withdraw what the failed step and its successor promised; retry their requests."""
         self._totals.failed_steps += 1
-        self._roll_back(
-            flight, successor, is_unsettled, flight.requests, f"its step failed: {error}"
-        )
+        for request in self._roll_back(flight, successor, is_unsettled, flight.requests):
+            reason = FinishReason(kind="error", message=f"its step failed: {error}")
+            self._end(request, request.ends.so_far(reason))
 
     def _withdraw_poisoned(
         self, poisoned: list[Request], flight: _Flight, successor: _Flight | None
@@ -338,14 +338,11 @@ class Scheduler:
         nodes = {node for request in poisoned for node in self._holdings.path(request)}
         for request in poisoned:
             request.settled_len = request.tree_len  # its private KV is no better
+            if request.quarantined:
+                message = "the model gave NaN logits for this request"
+                self._end(request, request.ends.so_far(FinishReason(kind="error", message=message)))
             request.quarantined = True
-        self._roll_back(
-            flight,
-            successor,
-            lambda node: is_unsettled(node) or node in nodes,
-            poisoned,
-            "the model gave NaN logits for this request",
-        )
+        self._roll_back(flight, successor, lambda n: is_unsettled(n) or n in nodes, ())
 
     def _roll_back(
         self,
@@ -353,20 +350,20 @@ class Scheduler:
         successor: _Flight | None,
         doomed: Doomed,
         blamed: Sequence[Request],
-        why: str,
-    ) -> None:
-        """Drain the device, then take everything back that the doomed nodes stood for."""
+    ) -> list[Request]:
+        """Drain the device, then take everything back that the doomed nodes stood for.
+
+        Returns the blamed requests that have had their retry.
+        """
         last = flight
         if successor is not None:
             successor.launched.discard()
             last = successor
         outcome = roll_back(self._holdings, self._running, last.number, doomed, blamed)
         self._planner.write_again(outcome.writes)
-        for request in outcome.given_up:
-            reason = FinishReason(kind="error", message=why)
-            self._end(request, request.ends.so_far(reason))
         for request in [r for r in self._running if r.phase is Phase.RETRACTING]:
             self._requeue(request)
+        return outcome.given_up
 
     def _requeue(self, request: Request) -> None:
         """A retracted request yields what it holds and waits again."""

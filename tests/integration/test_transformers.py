@@ -27,9 +27,8 @@ NEAR_TIE = 1e-4
 @pytest.fixture(scope="module")
 def reference() -> Any:
     path: Path = resolve_model("smollm2", cache_dir=default_cache_dir()).path
-    model: Any = AutoModelForCausalLM.from_pretrained(
-        path.parent, gguf_file=path.name, dtype=torch.float32
-    )
+    loader: Any = AutoModelForCausalLM
+    model = loader.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
     model.eval()
     return model
 
@@ -93,6 +92,6 @@ def test_logprobs_of_prompt_and_output(model: Model, reference: Any) -> None:
     assert found[0].logprob is None
     for position, entry in enumerate(found[1:]):
         assert entry.logprob == pytest.approx(float(expected[position, entry.token_id]), abs=2e-4)
-        top = expected[position].topk(3)
-        assert [t for t, _ in entry.top] == top.indices.tolist()
-        assert [v for _, v in entry.top] == pytest.approx(top.values.tolist(), abs=2e-4)
+        best: Any = expected[position].topk(3)
+        assert [t for t, _ in entry.top] == best.indices.tolist()
+        assert [v for _, v in entry.top] == pytest.approx(best.values.tolist(), abs=2e-4)

@@ -40,12 +40,13 @@ def check(outcome: Outcome, prompt: list[int], start: int) -> None:
 def test_from_any_start_cold_and_cached(start: int, max_new_tokens: int, chunk: int) -> None:
     harness = Harness(CONFIG, WEIGHTS, byte_vocabulary(), max_chunk_len=chunk)
     options = LogprobOptions(prompt_start=start)
+    outcomes: list[Outcome] = []
     for _ in range(2):
-        outcome = harness.submit(PROMPT, max_new_tokens=max_new_tokens, logprobs=options)
+        outcomes.append(harness.submit(PROMPT, max_new_tokens=max_new_tokens, logprobs=options))
         harness.run()
-        check(outcome, PROMPT, start)
-        assert len(outcome.ids) == len(outcome.logprobs) == max_new_tokens
-    assert outcome.usage.cached_tokens == min(max(start - 1, 0), len(PROMPT) - 1)
+        check(outcomes[-1], PROMPT, start)
+        assert len(outcomes[-1].ids) == len(outcomes[-1].logprobs) == max_new_tokens
+    assert outcomes[-1].usage.cached_tokens == min(max(start - 1, 0), len(PROMPT) - 1)
     harness.assert_drained()
     harness.close()
 

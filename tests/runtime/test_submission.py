@@ -70,7 +70,8 @@ def test_stop_ids_that_can_never_match_are_dropped() -> None:
 
 
 def test_numpy_integers_are_ids() -> None:
-    assert token_ids(list(np.arange(3))).tolist() == [0, 1, 2]
+    ids: Any = list(np.arange(3))
+    assert token_ids(ids).tolist() == [0, 1, 2]
 
 
 def test_nothing_to_score_is_refused() -> None:
