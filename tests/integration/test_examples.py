@@ -29,3 +29,17 @@ def test_the_main_job() -> None:
     assert summary is not None
     computed, cached, passes = map(int, summary.groups())
     assert cached > computed > passes > 0
+
+
+def test_the_program_in_the_readme(tmp_path: Path) -> None:
+    [program] = re.findall(
+        r"```python\n(.*?)```", (EXAMPLES.parent / "README.md").read_text(), re.S
+    )
+    assert len(program.splitlines()) <= 22
+    script = tmp_path / "program.py"
+    script.write_text(program)
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=280, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(r"\(City\(name=.*\), '(calm|busy|grand)'\)\n", done.stdout)
