@@ -10,9 +10,6 @@ from torch import Tensor
 
 from .ops import AttentionRows
 
-# Bounds the matrix of scores: 256 queries x 8k positions x 9 heads in float32 is 75 MB.
-MAX_QUERY_BLOCK = 256
-
 
 def embed(ids_T: Tensor, weight_VD: Tensor) -> Tensor:
     return F.embedding(ids_T, weight_VD)
@@ -56,8 +53,7 @@ def paged_extend_attention(
     first = 0
     for length, slots in zip(rows.lengths, rows.slots, strict=True):
         k_KPd, v_KPd = _read(k_pool_SKd, slots), _read(v_pool_SKd, slots)
-        attend = _attend_one if length == 1 else _attend_many
-        outputs.append(attend(q_TKGd[first : first + length], k_KPd, v_KPd, scale))
+        outputs.append(_attend(q_TKGd[first : first + length], k_KPd, v_KPd, scale))
         first += length
     assert first == num_tokens, f"the rows hold {first} tokens, q holds {num_tokens}"
     return torch.cat(outputs).view(q_THd.shape)
@@ -70,35 +66,23 @@ def _read(pool_SKd: Tensor, slots: slice | Tensor) -> Tensor:
     return pool_SKd.index_select(0, slots).transpose(0, 1)
 
 
-def _attend_one(q_1KGd: Tensor, k_KPd: Tensor, v_KPd: Tensor, scale: float) -> Tensor:
-    """One query sees every position: decode, in one call. The G heads stand as queries."""
-    return F.scaled_dot_product_attention(q_1KGd, k_KPd[None], v_KPd[None], scale=scale)
+def _attend(q_nKGd: Tensor, k_KPd: Tensor, v_KPd: Tensor, scale: float) -> Tensor:
+    """The last n of P positions, causally; one of them alone sees all and needs no mask.
 
-
-def _attend_many(q_nKGd: Tensor, k_KPd: Tensor, v_KPd: Tensor, scale: float) -> Tensor:
-    """The last n of P positions, causally, in blocks of queries that bound the scores."""
-    num_queries = q_nKGd.shape[0]
-    first_position = k_KPd.shape[1] - num_queries
-    blocks: list[Tensor] = []
-    for begin in range(0, num_queries, MAX_QUERY_BLOCK):
-        end = min(begin + MAX_QUERY_BLOCK, num_queries)
-        visible = first_position + end
-        q_KGnd = q_nKGd[begin:end].permute(1, 2, 0, 3) * scale
-        num_kv_heads, _, block, head_dim = q_KGnd.shape
-        q_KMd = q_KGnd.reshape(num_kv_heads, -1, head_dim)  # M = G * n
-        scores_KMP = torch.bmm(q_KMd, k_KPd[:, :visible].transpose(1, 2))
-        hidden_nP = _future(block, visible, scores_KMP.device)
-        scores_KMP.view(num_kv_heads, -1, block, visible).masked_fill_(hidden_nP, -torch.inf)
-        probs_KMP = torch.softmax(scores_KMP, dim=-1, dtype=torch.float32).to(v_KPd.dtype)
-        o_KMd = torch.bmm(probs_KMP, v_KPd[:, :visible])
-        blocks.append(o_KMd.view(num_kv_heads, -1, block, head_dim).permute(2, 0, 1, 3))
-    return torch.cat(blocks)
-
-
-def _future(num_queries: int, num_positions: int, device: torch.device) -> Tensor:
-    """True where a position lies after the query: [n, P], the queries being the last n."""
-    hidden = torch.ones(num_queries, num_positions, dtype=torch.bool, device=device)
-    return hidden.triu_(num_positions - num_queries + 1)
+    The G heads of a key/value head stand as G * n queries of it, so that its keys and values
+    are read once.
+    """
+    num_queries, num_kv_heads, group, head_dim = q_nKGd.shape
+    q_KMd = q_nKGd.permute(1, 2, 0, 3).reshape(num_kv_heads, group * num_queries, head_dim)
+    visible_MP: Tensor | None = None
+    if num_queries > 1:
+        num_positions = k_KPd.shape[1]
+        visible_nP = torch.ones(num_queries, num_positions, dtype=torch.bool, device=q_KMd.device)
+        visible_MP = visible_nP.tril_(num_positions - num_queries).repeat(group, 1)
+    o_KMd = F.scaled_dot_product_attention(
+        q_KMd[None], k_KPd[None], v_KPd[None], attn_mask=visible_MP, scale=scale
+    )
+    return o_KMd.view(num_kv_heads, group, num_queries, head_dim).permute(2, 0, 1, 3)
 
 
 def apply_bitmask(logits: Tensor, bitmask: Tensor) -> None:

@@ -177,7 +177,7 @@ def test_paged_extend_attention(
 
 
 @pytest.mark.parametrize("length", [255, 256, 257, 600])
-def test_attention_over_several_query_blocks(length: int) -> None:
+def test_attention_of_many_queries(length: int) -> None:
     rng = np.random.default_rng(length)
     start, num_slots = 33, 700
     table = torch.as_tensor(rng.permutation(num_slots))[None]
