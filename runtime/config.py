@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Literal, get_args
 
 from .errors import InvalidRequest
+from .sampling.params import check_float, check_int, check_type
 
 SchedulePolicy = Literal["lpm", "fcfs"]
 
@@ -37,12 +38,12 @@ class SchedulerConfig:
     def validate(self) -> None:
         """Raise `InvalidRequest` naming the first field that is out of its range."""
         for name in ("max_running_requests", "max_step_tokens", "max_chunk_len", "max_passes"):
-            if getattr(self, name) < 1:
-                raise InvalidRequest(f"{name} must be at least 1", param=name)
+            check_int(name, getattr(self, name), 1, 2**31 - 1)
+        check_type("overlap", self.overlap, bool)
+        check_type("radix_cache", self.radix_cache, bool)
+        check_float("new_token_reserve", self.new_token_reserve, 0.0, 1.0)
         if self.policy not in get_args(SchedulePolicy):
             raise InvalidRequest(f"unknown policy {self.policy!r}", param="policy")
-        if not 0.0 <= self.new_token_reserve <= 1.0:
-            raise InvalidRequest("new_token_reserve must be in [0, 1]", param="new_token_reserve")
         if self.max_step_tokens < self.max_running_requests:
             raise InvalidRequest(
                 f"max_step_tokens ({self.max_step_tokens}) must be at least "
@@ -95,10 +96,9 @@ class EngineConfig:
         """Raise `InvalidRequest` naming the first field that is out of its range."""
         for name in ("context_len", "kv_pool_tokens", "num_threads"):
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise InvalidRequest(f"{name} must be at least 1", param=name)
-        if not 0.0 < self.kv_memory_fraction < 1.0:
-            raise InvalidRequest("kv_memory_fraction must be in (0, 1)", param="kv_memory_fraction")
-        if self.compile_deadline_s <= 0:
-            raise InvalidRequest("compile_deadline_s must be above 0", param="compile_deadline_s")
+            if value is not None:
+                check_int(name, value, 1, 2**31 - 1)
+        check_type("model", self.model, str)
+        check_float("kv_memory_fraction", self.kv_memory_fraction, 0.0, 1.0, open_low=True)
+        check_float("compile_deadline_s", self.compile_deadline_s, 0.0, 86_400.0, open_low=True)
         self.scheduler.validate()

@@ -46,8 +46,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         for name, (low, high) in _INT_RANGES.items():
             check_int(name, getattr(self, name), low, high)
         for name, (low_f, high_f, open_low) in _FLOAT_RANGES.items():
-            _check_float(name, getattr(self, name), low_f, high_f, open_low)
-        _check_type("ignore_eos", self.ignore_eos, bool)
+            check_float(name, getattr(self, name), low_f, high_f, open_low)
+        check_type("ignore_eos", self.ignore_eos, bool)
         if self.top_k == 0:
             raise InvalidRequest("top_k must be -1 (all) or at least 1, not 0", param="top_k")
         if self.min_new_tokens > self.max_new_tokens:
@@ -62,24 +62,24 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         self._validate_bias(vocab_size)
 
     def _validate_stops(self) -> None:
-        _check_type("stop", self.stop, tuple)
+        check_type("stop", self.stop, tuple)
         if len(self.stop) > MAX_STOPS:
             raise InvalidRequest(f"at most {MAX_STOPS} stop strings are allowed", param="stop")
         for text in self.stop:
             _check_stop(text)
-        _check_type("stop_token_ids", self.stop_token_ids, tuple)
+        check_type("stop_token_ids", self.stop_token_ids, tuple)
         for token_id in self.stop_token_ids:
             check_int("stop_token_ids", token_id, -(2**63), 2**63 - 1)
 
     def _validate_bias(self, vocab_size: int) -> None:
-        _check_type("logit_bias", self.logit_bias, dict)
+        check_type("logit_bias", self.logit_bias, dict)
         if len(self.logit_bias) > MAX_LOGIT_BIAS:
             raise InvalidRequest(
                 f"at most {MAX_LOGIT_BIAS} logit_bias entries are allowed", param="logit_bias"
             )
         for token_id, bias in self.logit_bias.items():
             check_int("logit_bias", token_id, 0, vocab_size - 1)
-            _check_float("logit_bias", bias, -100.0, 100.0, False)
+            check_float("logit_bias", bias, -100.0, 100.0)
 
 
 _INT_RANGES: dict[str, tuple[int, int]] = {
@@ -98,7 +98,8 @@ _FLOAT_RANGES: dict[str, tuple[float, float, bool]] = {  # low, high, low itself
 }
 
 
-def _check_type(name: str, value: object, kind: type) -> None:
+def check_type(name: str, value: object, kind: type) -> None:
+    """Raise `InvalidRequest`, naming `name`, unless `value` is a `kind`."""
     if not isinstance(value, kind):
         raise InvalidRequest(f"{name} must be a {kind.__name__}, not {value!r}", param=name)
 
@@ -123,8 +124,12 @@ def check_int(name: str, value: object, low: int, high: int) -> None:
         )
 
 
-def _check_float(name: str, value: object, low: float, high: float, open_low: bool) -> None:
-    """Comparisons alone: they are false for NaN, and exact for integers of any size."""
+def check_float(name: str, value: object, low: float, high: float, open_low: bool = False) -> None:
+    """Raise `InvalidRequest`, naming `name`, unless `value` is a number in [low, high].
+
+    With `open_low`, `low` itself is refused. Comparisons alone decide: they are false for
+    NaN, and exact for integers of any size.
+    """
     if (
         not isinstance(value, int | float)
         or isinstance(value, bool)

@@ -11,11 +11,13 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import jsonschema
 import pytest
 
 from espalier.radix.cache import RadixCache
+from espalier.runtime.config import EngineConfig
 from espalier.runtime.engine import Engine
 from espalier.runtime.errors import (
     EngineClosed,
@@ -257,6 +259,26 @@ def test_unknown_options_and_values_are_refused() -> None:
         Engine(policy="random")
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"kv_pool_tokens": "many"},
+        {"context_len": 0},
+        {"max_running_requests": True},
+        {"overlap": 1},
+        {"kv_memory_fraction": float("nan")},
+        {"compile_deadline_s": 0},
+        {"new_token_reserve": 2},
+        {"model": 5},
+    ],
+    ids=str,
+)
+def test_option_values_of_the_wrong_kind_are_refused_by_name(options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        EngineConfig.of(**options)
+    assert caught.value.param in options
+
+
 def test_a_scheduler_that_stops_fails_everybody_and_nobody_hangs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -324,6 +346,7 @@ def _submit_while_collecting(engine: Engine) -> None:
 
 def test_leaving_with_an_open_engine_is_quiet() -> None:
     code = """
+from espalier.runtime.config import EngineConfig
 from espalier.runtime.engine import Engine
 from espalier.runtime.programs.backend import GenerateCall
 from espalier.runtime.sampling.params import SamplingParams
