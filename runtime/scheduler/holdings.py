@@ -49,10 +49,6 @@ class Holdings:
         return len(self._free_rows)
 
     @property
-    def num_departing(self) -> int:
-        return len(self._departures)
-
-    @property
     def num_available(self) -> int:
         """Slots that are free or can be evicted now."""
         return self._cache.num_available
