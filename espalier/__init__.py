@@ -1,13 +1,16 @@
 """Espalier: generation programs on a radix-cached runtime. The public names; nothing else.
 
-Importing this does not import torch: `Engine` is loaded when it is first used.
+Importing this imports neither torch nor an HTTP client: `Engine`, `Runtime` and
+`RuntimeEndpoint` are loaded when they are first used.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from espalier.frontend_lang import (
+    BatchFailed,
     Branches,
     Expr,
     Function,
@@ -37,20 +40,25 @@ from espalier.runtime.errors import (
     EngineClosed,
     EspalierError,
     InvalidRequest,
+    LaunchError,
     ModelError,
     PullError,
     RequestAborted,
     RequestFailed,
+    Unavailable,
 )
 from espalier.runtime.messages import Choice, Ebnf, JsonSchema, LogprobOptions, Regex
 from espalier.runtime.sampling.params import SamplingParams
 
 if TYPE_CHECKING:
+    from espalier.frontend_lang.backends.endpoint import RuntimeEndpoint
+    from espalier.frontend_lang.backends.managed import Runtime
     from espalier.runtime.engine import Engine
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "BatchFailed",
     "Branches",
     "Choice",
     "Ebnf",
@@ -61,6 +69,7 @@ __all__ = [
     "Function",
     "InvalidRequest",
     "JsonSchema",
+    "LaunchError",
     "LogprobOptions",
     "ModelError",
     "ProgramRun",
@@ -69,7 +78,10 @@ __all__ = [
     "Regex",
     "RequestAborted",
     "RequestFailed",
+    "Runtime",
+    "RuntimeEndpoint",
     "SamplingParams",
+    "Unavailable",
     "assistant",
     "assistant_begin",
     "assistant_end",
@@ -92,9 +104,14 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> object:
-    if name == "Engine":
-        from espalier.runtime.engine import Engine
+_LAZY = {
+    "Engine": "espalier.runtime.engine",
+    "Runtime": "espalier.frontend_lang.backends.managed",
+    "RuntimeEndpoint": "espalier.frontend_lang.backends.endpoint",
+}
 
-        return Engine
+
+def __getattr__(name: str) -> object:
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
     raise AttributeError(f"module 'espalier' has no attribute {name!r}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .batch import BatchFailed
 from .branches import Branches
 from .defaults import set_default_backend
 from .expressions import (
@@ -31,6 +32,7 @@ from .run import ProgramRun
 from .state import ProgramState
 
 __all__ = [
+    "BatchFailed",
     "Branches",
     "Expr",
     "Function",

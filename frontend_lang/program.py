@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial, update_wrapper
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast, overload
+from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, cast, overload
 
 from espalier.runtime.programs.executor import ProgramHost
 
+from .batch import Batch, BatchOptions, NumThreads, OnError
 from .defaults import default_backend
+from .job import Job
 from .run import ProgramRun
 from .sampling import SAMPLING_NAMES, SamplingArgs
 from .state import ProgramState
 
 P = ParamSpec("P")
 R = TypeVar("R")
-_Body = Callable[[ProgramState], object]
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _OPTIONS = SAMPLING_NAMES | {"backend", "stream"}
 
@@ -70,49 +71,138 @@ class Function(Generic[P, R]):
         """
         if self._is_async and not stream and _in_event_loop():
             raise RuntimeError("inside an event loop an async program is run by run_async()")
-        run, body, defaults = self._prepare(args, backend, kwargs, may_block=True)
+        job = self._job(args, backend, kwargs, may_block=True)
         if stream:
-            run.start_thread(self._blocking(run, body, defaults))
+            job.run.start_thread(job.execute)
         else:
-            self._blocking(run, body, defaults)()
-        return run
+            job.execute()
+        return job.run
 
     async def run_async(
         self, *args: Any, backend: ProgramHost | None = None, stream: bool = False, **kwargs: Any
     ) -> ProgramRun:
         """`run` for callers with an event loop. An async function runs on that loop, any
         other in a thread of its own."""
-        run, body, defaults = self._prepare(args, backend, kwargs, may_block=False)
+        job = self._job(args, backend, kwargs, may_block=False)
         if not self._is_async:
-            run.start_thread(self._blocking(run, body, defaults))
+            job.run.start_thread(job.execute)
             if not stream:
-                await run.sync_async()
+                await job.run.sync_async()
         elif stream:
-            run.start_task(run.execute_async(_awaitable(body), defaults))
+            job.run.start_task(job.execute_async())
         else:
-            await run.execute_async(_awaitable(body), defaults)
-        return run
+            await job.execute_async()
+        return job.run
 
-    def _blocking(self, run: ProgramRun, body: _Body, defaults: SamplingArgs) -> Callable[[], None]:
-        """What runs the whole program in the thread that calls it."""
-        if self._is_async:
-            return lambda: asyncio.run(run.execute_async(_awaitable(body), defaults))
-        return lambda: run.execute(body, defaults)
+    @overload
+    def run_batch(
+        self,
+        batch_kwargs: Sequence[Mapping[str, Any]],
+        *,
+        backend: ProgramHost | None = None,
+        num_threads: NumThreads = "auto",
+        progress_bar: bool = False,
+        on_error: OnError = "raise",
+        generator_style: Literal[False] = False,
+        **sampling: Any,
+    ) -> list[ProgramRun]: ...
+    @overload
+    def run_batch(
+        self,
+        batch_kwargs: Sequence[Mapping[str, Any]],
+        *,
+        backend: ProgramHost | None = None,
+        num_threads: NumThreads = "auto",
+        progress_bar: bool = False,
+        on_error: OnError = "raise",
+        generator_style: Literal[True],
+        **sampling: Any,
+    ) -> Iterator[ProgramRun]: ...
+    def run_batch(
+        self,
+        batch_kwargs: Sequence[Mapping[str, Any]],
+        *,
+        backend: ProgramHost | None = None,
+        num_threads: NumThreads = "auto",
+        progress_bar: bool = False,
+        on_error: OnError = "raise",
+        generator_style: bool = False,
+        **sampling: Any,
+    ) -> list[ProgramRun] | Iterator[ProgramRun]:
+        """Run the program once for each item; the runs are in the order of the items.
 
-    def _prepare(
+        An item has the function's own arguments, and sampling arguments that hold over those
+        given here. At most `num_threads` ("auto": 64) run at one time: functions that block
+        each in a thread, async ones all on one loop. An item's error, of bad arguments too,
+        is its run's (`run.error()`) and stops no other; when all have ended, `on_error`
+        "raise" raises `BatchFailed`. With `generator_style` this is an iterator of the runs,
+        each as soon as it and those before it have ended; the next ones run meanwhile.
+        """
+        if self._is_async and _in_event_loop():
+            raise RuntimeError("inside an event loop an async program is run by run_batch_async()")
+        options = BatchOptions(num_threads, progress_bar, on_error)
+        batch = self._batch(batch_kwargs, backend, sampling, options, may_block=True)
+        return batch.iterate() if generator_style else batch.run()
+
+    async def run_batch_async(
+        self,
+        batch_kwargs: Sequence[Mapping[str, Any]],
+        *,
+        backend: ProgramHost | None = None,
+        num_threads: NumThreads = "auto",
+        progress_bar: bool = False,
+        on_error: OnError = "raise",
+        **sampling: Any,
+    ) -> list[ProgramRun]:
+        """`run_batch` for callers with an event loop. Async functions run on that loop."""
+        options = BatchOptions(num_threads, progress_bar, on_error)
+        batch = self._batch(batch_kwargs, backend, sampling, options, may_block=False)
+        return await batch.run_async()
+
+    def _batch(
+        self,
+        items: Sequence[Mapping[str, Any]],
+        backend: ProgramHost | None,
+        sampling: dict[str, Any],
+        options: BatchOptions,
+        *,
+        may_block: bool,
+    ) -> Batch:
+        shared = _Options(
+            backend or self._options.backend or default_backend(),
+            SamplingArgs(**sampling).over(self._options.sampling),
+        )
+        function = Function(self._body, shared)
+
+        def prepare(item: object) -> Job:
+            try:
+                return function._job((), None, _checked_item(item), may_block=may_block)
+            except Exception as error:
+                run = function._open_run(shared, may_block)
+                return Job.refused(run, error, is_async=self._is_async)
+
+        return Batch(items, prepare, self._is_async, options)
+
+    def _job(
         self,
         args: tuple[Any, ...],
         backend: ProgramHost | None,
         kwargs: dict[str, Any],
         *,
         may_block: bool,
-    ) -> tuple[ProgramRun, _Body, SamplingArgs]:
+    ) -> Job:
         options, own = self._split(backend, kwargs)
         self._signature.bind(None, *args, **own)
-        executor = (options.backend or default_backend()).executor
         call = cast(Callable[..., R], self._body)
-        run = ProgramRun(executor.open_stream(), may_block=may_block)
-        return run, lambda state: call(state, *args, **own), options.sampling
+
+        def body(state: ProgramState) -> object:
+            return call(state, *args, **own)
+
+        return Job(self._open_run(options, may_block), body, options.sampling, self._is_async)
+
+    def _open_run(self, options: _Options, may_block: bool) -> ProgramRun:
+        executor = (options.backend or default_backend()).executor
+        return ProgramRun(executor.open_stream(), may_block=may_block)
 
     def _split(
         self, backend: ProgramHost | None, kwargs: dict[str, Any]
@@ -132,8 +222,10 @@ def _in_event_loop() -> bool:
     return True
 
 
-def _awaitable(body: _Body) -> Callable[[ProgramState], Awaitable[object]]:
-    return cast(Callable[[ProgramState], Awaitable[object]], body)
+def _checked_item(item: object) -> dict[str, Any]:
+    if not isinstance(item, Mapping):
+        raise TypeError(f"an item of a batch is a mapping of arguments, not {item!r}")
+    return dict(cast(Mapping[str, Any], item))
 
 
 def _checked_signature(body: Callable[..., Any]) -> inspect.Signature:

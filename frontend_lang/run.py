@@ -51,6 +51,12 @@ class ProgramRun(StateView):
         self._wait_for_end()
         return self._outcome.exception()
 
+    def cancel(self) -> None:
+        """End a run that goes on: its requests are aborted, and its next read, or its end,
+        raises `RequestAborted`. Returns at once; after the end it has no effect."""
+        if not self._outcome.done():
+            self._stream.cancel(RequestAborted("the run was cancelled"))
+
     def __contains__(self, name: object) -> bool:
         self._wait_for_end()
         return super().__contains__(name)

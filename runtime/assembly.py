@@ -1,10 +1,9 @@
-"""Puts a scheduler together: model, device, cache and grammars, each passed in by hand."""
+"""Puts a scheduler together around a loaded model: device, cache and grammars."""
 
 from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
@@ -14,29 +13,16 @@ from espalier.radix.cache import RadixCache
 from .config import EngineConfig
 from .errors import ModelError
 from .grammar.service import GrammarService
-from .hub.catalog import default_cache_dir
-from .hub.source import resolve_model
+from .loading import Model
 from .models.config import ModelConfig
 from .models.llama import LlamaModel
-from .models.loader import load_weights
-from .models.weights import LlamaWeights
 from .runner.kv_pool import DeviceTables, KVPool, free_memory_bytes, pool_tokens
 from .runner.torch_runner import TorchRunner
 from .scheduler.limits import RequestLimits
 from .scheduler.sampling_rows import Vocabulary
 from .scheduler.scheduler import Channel, Scheduler
-from .tokenizer.tokenizer import Tokenizer, load_tokenizer
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Model:
-    """What was loaded from disk."""
-
-    config: ModelConfig
-    weights: LlamaWeights
-    tokenizer: Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,20 +39,6 @@ class Assembly:
         """Stop the device and the compiler threads; the scheduler's loop has ended before."""
         self.runner.close()
         self.grammars.close()
-
-
-def load_model(config: EngineConfig) -> Model:
-    """Load what `config.model` names. Raises `ModelError`."""
-    cache_dir = Path(config.cache_dir) if config.cache_dir else default_cache_dir()
-    source = resolve_model(config.model, cache_dir=cache_dir)
-    tokenizer = load_tokenizer(source.path)
-    model_config, weights = load_weights(source, dtype=torch.float32)
-    if tokenizer.vocab_size > model_config.vocab_size:
-        raise ModelError(
-            f"{source.name}: the tokenizer has {tokenizer.vocab_size} ids, "
-            f"the model only {model_config.vocab_size}"
-        )
-    return Model(model_config, weights, tokenizer)
 
 
 def assemble(config: EngineConfig, model: Model, channel: Channel) -> Assembly:

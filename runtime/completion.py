@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -11,7 +11,11 @@ from .programs.backend import GenerateChunk
 
 
 class Completion(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that one choice gave. `ids` has all output tokens, a matched stop included."""
+    """Everything that one choice gave. `ids` has all output tokens, a matched stop included.
+
+    `num_kept_tokens` of them lie wholly inside the text. Where the process that counted died,
+    `usage` is all zeros.
+    """
 
     text: str
     ids: tuple[int, ...]
@@ -19,6 +23,7 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage
     logprobs: tuple[TokenLogprob, ...] | None = None
     prompt_logprobs: tuple[TokenLogprob, ...] | None = None
+    num_kept_tokens: int = 0
 
 
 def collect(chunks: Iterable[GenerateChunk]) -> list[Completion]:
@@ -26,20 +31,34 @@ def collect(chunks: Iterable[GenerateChunk]) -> list[Completion]:
     by_choice: dict[int, list[GenerateChunk]] = {}
     for chunk in chunks:
         by_choice.setdefault(chunk.choice, []).append(chunk)
-    return [_join(by_choice[choice]) for choice in sorted(by_choice)]
+    return [complete(merge(by_choice[choice])) for choice in sorted(by_choice)]
 
 
-def _join(chunks: list[GenerateChunk]) -> Completion:
-    last = chunks[-1]
-    assert last.finish is not None and last.usage is not None, "a choice has no last chunk"
+def merge(chunks: Sequence[GenerateChunk]) -> GenerateChunk:
+    """Neighbouring chunks of one choice as one."""
+    if len(chunks) == 1:
+        return chunks[0]
     logprobs = [entry for chunk in chunks for entry in chunk.logprobs or ()]
-    prompt = next((c.prompt_logprobs for c in chunks if c.prompt_logprobs is not None), None)
     wanted = any(chunk.logprobs is not None for chunk in chunks)
-    return Completion(
+    prompt = next((c.prompt_logprobs for c in chunks if c.prompt_logprobs is not None), None)
+    return msgspec.structs.replace(
+        chunks[-1],
         text="".join(chunk.text for chunk in chunks),
         ids=tuple(token_id for chunk in chunks for token_id in chunk.ids),
-        finish=last.finish,
-        usage=last.usage,
         logprobs=tuple(logprobs) if wanted else None,
         prompt_logprobs=prompt,
+    )
+
+
+def complete(whole: GenerateChunk) -> Completion:
+    """A choice that came as one chunk, its last."""
+    assert whole.finish is not None, "a choice has no last chunk"
+    return Completion(
+        text=whole.text,
+        ids=whole.ids,
+        finish=whole.finish,
+        usage=whole.usage or Usage(prompt_tokens=0, completion_tokens=0, cached_tokens=0),
+        logprobs=whole.logprobs,
+        prompt_logprobs=whole.prompt_logprobs,
+        num_kept_tokens=whole.num_kept_tokens,
     )

@@ -16,10 +16,11 @@ from queue import SimpleQueue
 from types import TracebackType
 from typing import Self
 
-from .assembly import assemble, load_model
+from .assembly import assemble
 from .completion import Completion, collect
 from .config import EngineConfig
 from .errors import EngineClosed, EspalierError
+from .loading import load_model
 from .messages import (
     AbortRequest,
     Constraint,
@@ -30,7 +31,7 @@ from .messages import (
     TokenLogprob,
     TokenOutput,
 )
-from .programs.backend import GenerateCall, GenerateChunk
+from .programs.backend import GenerateCall, GenerateChunk, RoleMarkers, TextPiece
 from .programs.executor import Executor
 from .sampling.params import SamplingParams
 from .scheduler.control import FlushCache, Shutdown
@@ -148,6 +149,14 @@ class Engine:
                 yield submission.take(queue.get())
         finally:
             self._forget(submission)
+
+    async def encode(self, pieces: Sequence[TextPiece]) -> list[int]:
+        """See `Backend.encode`."""
+        return self._tokenizer.encode_pieces(pieces)
+
+    async def role_markers(self, roles: Sequence[str]) -> RoleMarkers:
+        """See `Backend.role_markers`."""
+        return self._tokenizer.role_markers(roles)
 
     async def generate(self, call: GenerateCall) -> AsyncGenerator[GenerateChunk]:
         """See `Backend.generate`."""

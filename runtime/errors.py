@@ -27,8 +27,16 @@ class RequestAborted(RequestFailed):
     """An accepted request was aborted before its end."""
 
 
+class Unavailable(EspalierError):
+    """The runtime takes no request now: it is full, starts, recovers or drains. Try again."""
+
+
 class EngineClosed(EspalierError):
     """The engine is closed, or its scheduler stopped; the message says why."""
+
+
+class LaunchError(EspalierError):
+    """The runtime's processes can't start, or can't be kept alive."""
 
 
 class ModelError(EspalierError):

@@ -58,7 +58,7 @@ class LogprobOptions(msgspec.Struct, frozen=True, kw_only=True):
     top: int = 0
 
 
-class TokenLogprob(msgspec.Struct, frozen=True):
+class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
     """One position: its token, that token's log-probability (None at position 0), the top."""
 
     token_id: int
@@ -73,13 +73,14 @@ class FinishReason(msgspec.Struct, frozen=True, kw_only=True):
     """Why a request ended; `matched` is the stop string or token id, `message` the error.
 
     `bad_request` tells an error that the request itself caused (its grammar does not
-    compile) from one of the runtime.
+    compile) from one of the runtime; `lost` one whose process died: it may be sent again.
     """
 
     kind: FinishKind
     matched: str | int | None = None
     message: str = ""
     bad_request: bool = False
+    lost: bool = False
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,7 +120,7 @@ class AbortRequest(msgspec.Struct, frozen=True):
     rid: str
 
 
-class TokenOutput(msgspec.Struct, frozen=True, kw_only=True):
+class TokenOutput(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """New tokens of one request.
 
     With `finish` set this is the request's last message: `usage` is set;

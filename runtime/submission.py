@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from .detokenizer.incremental import IncrementalDetokenizer
-from .errors import InvalidRequest, RequestAborted, RequestFailed
+from .errors import EspalierError, InvalidRequest, RequestAborted, RequestFailed
 from .grammar.checks import check_constraint
 from .messages import FinishReason, LogprobOptions, TokenIds, TokenizedRequest, TokenOutput
 from .programs.backend import GenerateCall, GenerateChunk
@@ -44,6 +44,7 @@ def expand(call: GenerateCall, limits: RequestLimits) -> list[TokenizedRequest]:
             sampling=sampling,
             constraint=call.constraint,
             logprobs=call.logprobs,
+            namespace=call.namespace,
         )
         for choice in range(call.sampling.n)
     ]
@@ -121,29 +122,40 @@ class Submission:
 
         Choices that are open then are of no use any more: their request is to be aborted.
         """
-        if output.finish is not None:
-            _raise_failure(output.finish)
-        detokenizer = self._detokenizers[output.choice]
-        text = detokenizer.push(output.ids)
-        if output.finish is not None:
+        if output.finish is not None and (failure := failure_of(output.finish)):
+            raise failure
+        chunk = text_chunk(self._detokenizers[output.choice], output)
+        if chunk.finish is not None:
             del self._detokenizers[output.choice]
-            text += detokenizer.finish(output.num_text_bytes)
-        return GenerateChunk(
-            choice=output.choice,
-            text=text,
-            ids=output.ids,
-            logprobs=output.logprobs,
-            prompt_logprobs=output.prompt_logprobs,
-            finish=output.finish,
-            usage=output.usage,
-            num_kept_tokens=output.num_kept_tokens,
-        )
+        return chunk
 
 
-def _raise_failure(finish: FinishReason) -> None:
-    if finish.kind == "abort":
-        raise RequestAborted(finish.message)
-    if finish.kind == "error":
-        raise (
-            InvalidRequest(finish.message) if finish.bad_request else RequestFailed(finish.message)
-        )
+def text_chunk(detokenizer: IncrementalDetokenizer, output: TokenOutput) -> GenerateChunk:
+    """`output` with its text; its choice's `detokenizer` is done after the last one."""
+    if output.finish is None:
+        text = detokenizer.push(output.ids)
+    else:
+        text = detokenizer.finish(output.num_text_bytes, output.ids)
+    return GenerateChunk(
+        choice=output.choice,
+        text=text,
+        ids=output.ids,
+        logprobs=output.logprobs,
+        prompt_logprobs=output.prompt_logprobs,
+        finish=output.finish,
+        usage=output.usage,
+        num_kept_tokens=output.num_kept_tokens,
+    )
+
+
+def failure_of(finish: FinishReason) -> EspalierError | None:
+    """What to raise for an end that is no result; None for "stop" and "length"."""
+    match finish:
+        case FinishReason(kind="abort"):
+            return RequestAborted(finish.message)
+        case FinishReason(kind="error", bad_request=True):
+            return InvalidRequest(finish.message)
+        case FinishReason(kind="error"):
+            return RequestFailed(finish.message)
+        case _:
+            return None

@@ -140,6 +140,12 @@ class ScriptedBackend:
     def prompts(self) -> list[str]:
         return [show(call.input_ids) for call in self.calls]
 
+    async def encode(self, pieces: Sequence[TextPiece]) -> list[int]:
+        return self.codec.encode_pieces(pieces)
+
+    async def role_markers(self, roles: Sequence[str]) -> RoleMarkers:
+        return self.codec.role_markers(roles)
+
     async def generate(self, call: GenerateCall) -> AsyncGenerator[GenerateChunk]:
         self.calls.append(call)
         self.num_running += 1

@@ -44,8 +44,12 @@ class IncrementalDetokenizer:
         self._held += new
         return self._give(len(self._held) - hold_len)
 
-    def finish(self, num_text_bytes: int) -> str:
-        """The rest of the text, given its whole length in bytes; the last call."""
+    def finish(self, num_text_bytes: int, ids: Sequence[int] = ()) -> str:
+        """Take the last tokens; the rest of the text, given its whole length in bytes.
+
+        The text may end before the tokens do: at a stop string, or before a stop token.
+        """
+        self._held += b"".join(map(self._visible_bytes, ids))
         num_rest = num_text_bytes - self._num_given
         assert 0 <= num_rest <= len(self._held), (num_text_bytes, self._num_given, self._held)
         return self._give(num_rest) + self._decoder.decode(b"", final=True)

@@ -105,12 +105,16 @@ def _place(checkpoint: Checkpoint, tensor: PlannedTensor, target: Tensor) -> Non
     """Copy a tensor into `target`, converting a block of rows at a time."""
     target_RC = target if target.dim() == 2 else target.unsqueeze(0)
     num_rows, num_columns = target_RC.shape
-    places = _row_places(num_rows, tensor.num_interleaved_heads)
+    heads = tensor.num_interleaved_heads
+    places = _row_places(num_rows, heads) if heads else None
     step = max(1, _BLOCK_ELEMENTS // num_columns)
     for start in range(0, num_rows, step):
         stop = min(start + step, num_rows)
         block_RC = checkpoint.read_rows(tensor.name, start, stop)
-        target_RC.index_copy_(0, places[start:stop], block_RC.to(target_RC.dtype))
+        if places is None:
+            target_RC[start:stop].copy_(block_RC)
+        else:
+            target_RC.index_copy_(0, places[start:stop], block_RC.to(target_RC.dtype))
         checkpoint.release(tensor.name)
 
 
@@ -121,6 +125,4 @@ def _row_places(num_rows: int, num_interleaved_heads: int) -> Tensor:
     side by side.
     """
     places = torch.arange(num_rows)
-    if not num_interleaved_heads:
-        return places
     return places.view(num_interleaved_heads, 2, -1).transpose(1, 2).reshape(-1)

@@ -1,6 +1,7 @@
 """The one interface between programs and whatever generates for them; token ids inside.
 
-The in-process engine implements it; tests have a scripted one. No torch here.
+The in-process engine implements it, the tokenizer process's client, and an endpoint that
+talks HTTP; tests have a scripted one. No torch here.
 """
 
 from __future__ import annotations
@@ -29,35 +30,20 @@ class RoleMarkers(msgspec.Struct, frozen=True):
     close: str
 
 
-class TextCodec(Protocol):
-    """What programs need of a tokenizer."""
-
-    def encode_pieces(self, pieces: Sequence[TextPiece]) -> list[int]:
-        """Ids of the joined text, tokenised as one string (canonical across the borders)."""
-        ...
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """Text of `ids` without control tokens."""
-        ...
-
-    def role_markers(self, roles: Sequence[str]) -> RoleMarkers:
-        """Markers of the last of `roles`, given the roles of all messages up to it.
-
-        Raises `InvalidRequest` if the model has no chat template or it refuses the order.
-        """
-        ...
-
-
 class GenerateCall(msgspec.Struct, frozen=True, kw_only=True):
-    """One `gen`: continue `input_ids`; `sampling.n` choices."""
+    """One `gen`: continue `input_ids`; `sampling.n` choices.
+
+    Cached tokens are shared only with calls of the same `namespace`.
+    """
 
     input_ids: list[int]
     sampling: SamplingParams
     constraint: Constraint | None = None
     logprobs: LogprobOptions | None = None
+    namespace: tuple[str, ...] = ()
 
 
-class GenerateChunk(msgspec.Struct, frozen=True, kw_only=True):
+class GenerateChunk(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """New output of one choice. With `finish` set it is that choice's last chunk.
 
     `text` is a delta: the concatenation over a choice's chunks is its output text, with a
@@ -76,10 +62,24 @@ class GenerateChunk(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Backend(Protocol):
-    """Generates and scores. Methods are called on the executor's event loop only."""
+    """Tokenises, generates and scores, here or far away.
 
-    @property
-    def codec(self) -> TextCodec: ...
+    Methods are called on the executor's event loop only. Each may raise `Unavailable`.
+    """
+
+    async def encode(self, pieces: Sequence[TextPiece]) -> list[int]:
+        """Ids of the joined text, tokenised as one string (canonical across the borders).
+
+        Raises `InvalidRequest` for what is not text, or far too much of it.
+        """
+        ...
+
+    async def role_markers(self, roles: Sequence[str]) -> RoleMarkers:
+        """Markers of the last of `roles`, given the roles of all messages up to it.
+
+        Raises `InvalidRequest` if the model has no chat template or it refuses the order.
+        """
+        ...
 
     def generate(self, call: GenerateCall) -> AsyncGenerator[GenerateChunk]:
         """Stream the output of `call`; closing the iterator aborts what still runs.

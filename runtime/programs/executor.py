@@ -33,12 +33,16 @@ class ProgramHost(Protocol):
 class Executor:
     """Owns the loop on which `backend` is called. The thread starts with the first node.
 
+    `at_end` is awaited on the loop when the last program has ended, if the loop ever ran.
     Threads: `open_stream`, `post`, `run` and `close` are for any thread but the loop's own;
     the rest is for the loop.
     """
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(
+        self, backend: Backend, *, at_end: Callable[[], Coroutine[Any, Any, None]] | None = None
+    ) -> None:
         self.backend = backend
+        self._at_end = at_end
         self.usage = UsageMeter()
         self._lock = threading.Lock()  # guards loop and is_closed
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -120,6 +124,8 @@ class Executor:
             lane.stop(closed)
         ending = [*self._running, *map(asyncio.wrap_future, tuple(self._calls))]
         await asyncio.gather(*ending, return_exceptions=True)
+        if self._at_end is not None:
+            await self._at_end()
 
 
 def _run_loop(loop: asyncio.AbstractEventLoop) -> None:

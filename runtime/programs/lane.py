@@ -53,7 +53,7 @@ class Lane:
         self._groups: list[BranchGroup] = []
         self._current: Entry | None = None
         self._task: asyncio.Task[None] | None = None
-        self._tokens = TokenState(self._backend.codec)
+        self._tokens = TokenState(self._backend.encode)
         self._roles: tuple[str, ...] = ()
         self._close_marker = ""
         self._num_inherited = (0, 0)  # tokens' items and roles
@@ -178,10 +178,7 @@ class Lane:
             case Append():
                 self._append(entry, TextPiece(node.text, node.control))
             case RoleBegin(role):
-                self._roles += (role,)
-                markers = self._backend.codec.role_markers(self._roles)
-                self._close_marker = markers.close
-                self._append(entry, TextPiece(markers.open, control=True))
+                await self._begin_role(entry, role)
             case RoleEnd():
                 self._append(entry, TextPiece(self._close_marker, control=True))
             case Gen() | Select():
@@ -190,6 +187,12 @@ class Lane:
                 self._fork(entry)
             case Join():
                 await self._join(node, entry)
+
+    async def _begin_role(self, entry: Entry, role: str) -> None:
+        roles = (*self._roles, role)
+        markers = await self._backend.role_markers(roles)
+        self._roles, self._close_marker = roles, markers.close
+        self._append(entry, TextPiece(markers.open, control=True))
 
     def _append(self, entry: Entry, piece: TextPiece) -> None:
         assert entry.segment is not None, entry
@@ -232,7 +235,7 @@ class Lane:
         if node.mode == "concate_and_append":
             for branch in group.lanes:
                 num_items, num_roles = branch._num_inherited
-                self._tokens.extend(branch._tokens.items_since(num_items))
+                await self._tokens.extend(branch._tokens.items_since(num_items))
                 self._roles += branch._roles[num_roles:]
         for variable in entry.gathered:
             variable.done.set_result(())

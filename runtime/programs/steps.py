@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -60,7 +61,7 @@ async def run_gen(
     The text goes to `text` as it comes. However this ends, the backend's iterator is closed.
     """
     call = GenerateCall(
-        input_ids=tokens.ids(),
+        input_ids=await tokens.ids(),
         sampling=node.sampling,
         constraint=node.constraint,
         logprobs=node.logprobs,
@@ -81,13 +82,13 @@ async def run_gen(
         return outputs
     [part] = parts
     assert part.finish is not None
-    tokens.append_ids(kept_ids(part.ids, part.num_kept_tokens, part.finish))
+    await tokens.append_ids(kept_ids(part.ids, part.num_kept_tokens, part.finish))
     return outputs[0]
 
 
 async def run_select(backend: Backend, tokens: TokenState, node: Select) -> Output:
     """Score the choices under their common prefix and extend `tokens` by the winner."""
-    prefix, continuations = _split(backend, tokens, node.choices)
+    prefix, continuations = await _split(backend, tokens, node.choices)
     logprobs = await _score(backend, prefix, continuations)
     unconditional: tuple[tuple[TokenLogprob, ...], ...] | None = None
     match node.method:
@@ -100,14 +101,14 @@ async def run_select(backend: Backend, tokens: TokenState, node: Select) -> Outp
             decision = choices.unconditional_likelihood_normalized(logprobs, unconditional)
     choice = node.choices[decision.index]
     tokens.append_text(TextPiece(choice))
-    tokens.append_ids(())
+    await tokens.append_ids(())
     info = SelectInfo(
         scores=decision.scores, logprobs=logprobs, unconditional_logprobs=unconditional
     )
     return Output(choice, info)
 
 
-def _split(
+async def _split(
     backend: Backend, tokens: TokenState, options: Sequence[str]
 ) -> tuple[list[int], list[list[int]]]:
     """The ids before all choices, and each choice's ids after them.
@@ -117,15 +118,25 @@ def _split(
     tokens before it, those tokens are scored with it, and no token of a choice is lost.
     """
     pending = tokens.pending
-    encode = backend.codec.encode_pieces
-    bare = encode(pending)
-    whole = [encode([*pending, TextPiece(option)]) for option in options]
+    texts = [pending, *((*pending, TextPiece(option)) for option in options)]
+    bare, *whole = await _encode_all(backend, texts)
     shared = 0
     while shared < len(bare) and all(
         shared < len(ids) and ids[shared] == bare[shared] for ids in whole
     ):
         shared += 1
     return tokens.settled() + bare[:shared], [ids[shared:] for ids in whole]
+
+
+async def _encode_all(backend: Backend, texts: Sequence[Sequence[TextPiece]]) -> list[list[int]]:
+    """Tokenise at the same time; an error is raised when none is under way any more."""
+    results = await asyncio.gather(*map(backend.encode, texts), return_exceptions=True)
+    found: list[list[int]] = []
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+        found.append(result)
+    return found
 
 
 async def _score(

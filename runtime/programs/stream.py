@@ -115,6 +115,10 @@ class Stream:
         self.lane.close(error)
         self._stop(self.lane.stop, error)
 
+    def cancel(self, error: Exception) -> None:
+        """What runs now ends with `error`, and so does what the program does next."""
+        self._stop(self.lane.stop, error)
+
     def abandon_branches(self, forked: Forked, error: Exception) -> None:
         """The program goes on without these branches; it knows of `error`."""
         self.lane.record.acknowledge(error)

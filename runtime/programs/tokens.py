@@ -11,13 +11,14 @@ from.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from itertools import chain
 
 from ..messages import FinishReason
-from .backend import TextCodec, TextPiece
+from .backend import TextPiece
 
 Item = TextPiece | tuple[int, ...]
+Encode = Callable[[Sequence[TextPiece]], Awaitable[list[int]]]
 
 
 def kept_ids(ids: Sequence[int], num_kept_tokens: int, finish: FinishReason) -> tuple[int, ...]:
@@ -33,16 +34,20 @@ def kept_ids(ids: Sequence[int], num_kept_tokens: int, finish: FinishReason) -> 
 
 
 class TokenState:
-    """One stream's tokens; a copy shares the settled runs with its origin."""
+    """One stream's tokens; a copy shares the settled runs with its origin.
 
-    def __init__(self, codec: TextCodec) -> None:
-        self._codec = codec
+    `encode` tokenises. Whoever awaits a method awaits it before anything else is done with
+    the state; where that fails or is cancelled, the state is as it was.
+    """
+
+    def __init__(self, encode: Encode) -> None:
+        self._encode = encode
         self._items: list[Item] = []
         self._pending: list[TextPiece] = []
         self._runs: list[tuple[int, ...]] = []
 
     def copy(self) -> TokenState:
-        twin = TokenState(self._codec)
+        twin = TokenState(self._encode)
         twin._items = self._items.copy()
         twin._pending = self._pending.copy()
         twin._runs = self._runs.copy()
@@ -66,29 +71,30 @@ class TokenState:
             self._items.append(piece)
             self._pending.append(piece)
 
-    def append_ids(self, ids: tuple[int, ...]) -> None:
+    async def append_ids(self, ids: tuple[int, ...]) -> None:
         """Settle the pending constants, then append `ids` (none: only settle)."""
-        self._settle()
+        await self._settle()
         self._items.append(ids)
         self._runs.append(ids)
 
-    def ids(self) -> list[int]:
+    async def ids(self) -> list[int]:
         """All ids; the pending constants are tokenised now."""
-        self._settle()
+        await self._settle()
         return self.settled()
 
     def items_since(self, num_items: int) -> tuple[Item, ...]:
         return tuple(self._items[num_items:])
 
-    def extend(self, items: Iterable[Item]) -> None:
-        """Append what another stream appended, in its order."""
+    async def extend(self, items: Iterable[Item]) -> None:
+        """Append what another stream appended, in its order; after an error only a part."""
         for item in items:
             if isinstance(item, TextPiece):
                 self.append_text(item)
             else:
-                self.append_ids(item)
+                await self.append_ids(item)
 
-    def _settle(self) -> None:
+    async def _settle(self) -> None:
         if self._pending:
-            self._runs.append(tuple(self._codec.encode_pieces(self._pending)))
+            run = tuple(await self._encode(tuple(self._pending)))
+            self._runs.append(run)
             self._pending = []

@@ -22,7 +22,9 @@ def wait(future: Future[T]) -> T:
 
 async def wait_async(future: Future[T]) -> T:
     """`wait` for a coroutine. Cancelling the waiter leaves the shared future alone."""
-    return await asyncio.shield(asyncio.wrap_future(future))
+    here = asyncio.wrap_future(future)
+    here.add_done_callback(_retrieve)
+    return await asyncio.shield(here)
 
 
 class Log(Generic[T]):
@@ -99,6 +101,12 @@ class Log(Generic[T]):
         if self._error is not None:
             raise self._error
         return []
+
+
+def _retrieve(future: asyncio.Future[Any]) -> None:
+    """The error is also the shared future's: asyncio need not tell of it where the waiter went."""
+    if not future.cancelled():
+        future.exception()
 
 
 def _wake(waiters: list[Future[None]]) -> None:

@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import Future
 
 import msgspec
 
 from ..grammar.xgrammar_engine import CompiledGrammar
 from ..messages import AbortRequest, SubmitRequests
+from .stats import SchedulerStats
 
 
 class FlushCache(msgspec.Struct, frozen=True):
     """Forget every cached token that no request uses; answers how many those were."""
 
     reply: Future[int]
+
+
+class ReportStats(msgspec.Struct, frozen=True):
+    """Call `reply`, on the scheduler's thread, with its stats; also tells that its loop runs."""
+
+    reply: Callable[[SchedulerStats], None]
+
+
+class AbortAll(msgspec.Struct, frozen=True):
+    """End every request with an abort; `why` is what their clients are told."""
+
+    why: str
 
 
 class Shutdown(msgspec.Struct, frozen=True):
@@ -27,4 +41,6 @@ class GrammarReady(msgspec.Struct, frozen=True):
     grammar: Future[CompiledGrammar]
 
 
-Message = SubmitRequests | AbortRequest | FlushCache | GrammarReady | Shutdown
+Message = (
+    SubmitRequests | AbortRequest | AbortAll | FlushCache | ReportStats | GrammarReady | Shutdown
+)

@@ -26,7 +26,7 @@ from ..messages import (
     Usage,
 )
 from ..runner.protocol import LaunchedStep, Runner
-from .control import FlushCache, GrammarReady, Message, Shutdown
+from .control import AbortAll, FlushCache, GrammarReady, Message, ReportStats, Shutdown
 from .ends import End, EndMatcher
 from .holdings import Holdings
 from .planner import Planner
@@ -120,12 +120,17 @@ class Scheduler:
         return SchedulerStats(
             num_forward_passes=totals.forward_passes,
             num_computed_tokens=totals.computed,
+            num_prompt_tokens=totals.prompt,
             num_cached_tokens=totals.cached,
             num_output_tokens=totals.outputs,
             num_retractions=self._planner.num_retractions,
             num_failed_steps=totals.failed_steps,
             num_running=len(self._running),
             num_waiting=len(self._waiting) + len(self._compiling),
+            num_compiling=len(self._compiling),
+            pool_tokens=self._cache.num_slots,
+            free_tokens=self._cache.num_free,
+            evictable_tokens=self._cache.num_evictable,
         )
 
     @property
@@ -156,8 +161,12 @@ class Scheduler:
                 self._abort(lambda request: request.message.rid == rid, "aborted by the client")
             case GrammarReady(serial, grammar):
                 self._grammar_ready(serial, grammar)
+            case AbortAll(why):
+                self._abort(lambda _: True, why)
             case FlushCache(reply):
                 self._flush(reply)
+            case ReportStats(tell):
+                tell(self.stats)
             case Shutdown():
                 self._stopping = True
                 self._abort(lambda _: True, "the engine is shutting down")
@@ -278,6 +287,7 @@ class Scheduler:
         if request.phase in (Phase.RUNNING, Phase.RETRACTING):
             self._holdings.leave(request)
         request.phase = Phase.ENDED
+        self._totals.prompt += request.prompt_len
         self._totals.cached += request.num_cached
         self._outputs.append(
             TokenOutput(

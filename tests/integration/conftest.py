@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from espalier.runtime.assembly import Model, load_model
 from espalier.runtime.config import EngineConfig
 from espalier.runtime.engine import Engine
+from espalier.runtime.loading import Model, load_model
 
 
 @pytest.fixture(scope="session")

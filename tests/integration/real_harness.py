@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from espalier.runtime.assembly import Model
+from espalier.runtime.loading import Model
 from espalier.runtime.scheduler.sampling_rows import Vocabulary
 from tests.harness import Harness
 

@@ -159,6 +159,17 @@ def test_unknown_stop_ids_are_dropped(engine: Engine) -> None:
     assert done.finish.kind == "length"
 
 
+def test_a_stop_token_with_text_ends_the_output_before_it(engine: Engine) -> None:
+    prompt = engine.codec.encode("1, 2, 3, 4, 5,")
+    [free] = engine.complete(prompt, greedy(8))
+    stop_id = free.ids[5]
+    [done] = engine.complete(prompt, greedy(8, stop_token_ids=(stop_id,)))
+    length = free.ids.index(stop_id)
+    assert engine.codec.visible_bytes(stop_id)
+    assert done.finish.matched == stop_id and done.ids == free.ids[: length + 1]
+    assert done.text == engine.codec.decode(free.ids[:length])
+
+
 def test_control_tokens_in_a_text_prompt_are_plain_text(engine: Engine) -> None:
     ids = engine.codec.encode("<|im_start|>")
     assert not set(ids) & engine.codec.control_ids

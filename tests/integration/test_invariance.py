@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from espalier.runtime.assembly import Model
+from espalier.runtime.loading import Model
 from tests.harness import Harness, Outcome
 from tests.integration.real_harness import TEXTS, harness
 from tests.near_ties import explain_difference

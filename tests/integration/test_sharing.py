@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from espalier.runtime.assembly import Model
+from espalier.runtime.loading import Model
 from tests.integration.real_harness import TEXTS, harness
 
 

@@ -14,9 +14,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from espalier.runtime.assembly import Model
 from espalier.runtime.hub.catalog import default_cache_dir
 from espalier.runtime.hub.source import resolve_model
+from espalier.runtime.loading import Model
 from espalier.runtime.messages import LogprobOptions
 from tests.integration.real_harness import TEXTS, harness
 

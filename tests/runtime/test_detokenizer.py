@@ -156,3 +156,15 @@ def test_work_is_linear(stops: tuple[str, ...]) -> None:
     short, long = (lines_run([b"aaa"] * n, stops) for n in (500, 2000))
     assert long <= 4.1 * short
     assert long / 2000 < 60
+
+
+@given(token_bytes(), STOPS, st.data())
+def test_the_last_tokens_may_reach_beyond_the_text(
+    tokens: list[bytes], stops: tuple[str, ...], data: st.DataObject
+) -> None:
+    """As where a stop token has text of its own, which is no part of the output."""
+    incremental = detokenizer([*tokens, b"stop!"], stops)
+    whole = b"".join(tokens)
+    text = "".join(incremental.push(ids) for ids in pushes(data, len(tokens)))
+    text += incremental.finish(len(whole), [len(tokens)])
+    assert text == whole.decode("utf-8", "replace")

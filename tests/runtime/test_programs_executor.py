@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections.abc import AsyncGenerator
+from concurrent.futures import Future
+from typing import Any
 
 import pytest
 
@@ -13,7 +16,7 @@ from espalier.runtime.programs.backend import GenerateCall, GenerateChunk
 from espalier.runtime.programs.executor import Executor
 from espalier.runtime.programs.ir import Append, Gen, Join
 from espalier.runtime.programs.ir import Fork as ForkNode
-from espalier.runtime.programs.waiting import Log, wait
+from espalier.runtime.programs.waiting import Log, wait, wait_async
 from espalier.runtime.sampling.params import SamplingParams
 from tests.scripted_backend import Answer, Gate, ScriptedBackend, answer
 
@@ -100,6 +103,26 @@ def test_a_backend_that_cancels_its_own_request_leaves_nobody_waiting() -> None:
         stream.submit(GEN, origin="here")
         with pytest.raises(RequestAborted, match="cancelled"):
             wait(stream.variables["x"].done)
+
+
+def test_an_error_that_comes_when_its_waiter_has_gone_is_nobody_s() -> None:
+    reported: list[dict[str, Any]] = []
+
+    async def main() -> None:
+        shared: Future[None] = Future()
+        asyncio.get_running_loop().set_exception_handler(lambda _, what: reported.append(what))
+        waiter = asyncio.create_task(wait_async(shared))
+        await asyncio.sleep(0)
+        waiter.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiter
+        shared.set_exception(InvalidRequest("too late"))
+        with pytest.raises(InvalidRequest):
+            await wait_async(shared)
+
+    asyncio.run(main())
+    gc.collect()
+    assert reported == []
 
 
 def test_every_reader_of_a_log_sees_everything_and_its_end() -> None:

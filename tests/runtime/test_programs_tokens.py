@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from espalier.runtime.errors import Unavailable
 from espalier.runtime.messages import FinishReason
 from espalier.runtime.programs.backend import TextPiece
 from espalier.runtime.programs.tokens import TokenState, kept_ids
-from tests.scripted_backend import EOS, ScriptedCodec, byte_ids
+from tests.scripted_backend import EOS, ScriptedBackend, byte_ids
 
 BY_STRING = FinishReason(kind="stop", matched="\n")
 BY_EOS = FinishReason(kind="stop", matched=EOS)
@@ -27,26 +32,57 @@ def test_the_matched_end_token_is_left_out_however_it_is_counted() -> None:
 
 
 def test_adjacent_constants_are_tokenised_once_and_canonically() -> None:
-    codec = ScriptedCodec()
-    state = TokenState(codec)
-    for text in ["a", "b", "c"]:
-        state.append_text(TextPiece(text))
-    assert codec.encoded == []
-    assert state.ids() == codec.encode_pieces([TextPiece("abc")])
-    assert len(state.ids()) == 1
-    assert len(codec.encoded) == 2
+    backend = ScriptedBackend()
+
+    async def main() -> None:
+        state = TokenState(backend.encode)
+        for text in ["a", "b", "c"]:
+            state.append_text(TextPiece(text))
+        assert backend.codec.encoded == []
+        assert await state.ids() == await backend.encode([TextPiece("abc")])
+        assert len(await state.ids()) == 1
+        assert len(backend.codec.encoded) == 2
+
+    asyncio.run(main())
 
 
 def test_generated_ids_are_never_tokenised_again() -> None:
-    codec = ScriptedCodec()
-    state = TokenState(codec)
-    state.append_text(TextPiece("ab"))
-    state.append_ids(byte_ids("ab"))
-    state.append_text(TextPiece("c"))
-    state.append_text(TextPiece("d"))
-    [merged_ab] = codec.encode_pieces([TextPiece("ab")])
-    [merged_cd] = codec.encode_pieces([TextPiece("cd")])
-    assert state.ids() == [merged_ab, *byte_ids("ab"), merged_cd]
+    encode = ScriptedBackend().encode
+
+    async def main() -> None:
+        state = TokenState(encode)
+        state.append_text(TextPiece("ab"))
+        await state.append_ids(byte_ids("ab"))
+        state.append_text(TextPiece("c"))
+        state.append_text(TextPiece("d"))
+        [merged_ab] = await encode([TextPiece("ab")])
+        [merged_cd] = await encode([TextPiece("cd")])
+        assert await state.ids() == [merged_ab, *byte_ids("ab"), merged_cd]
+
+    asyncio.run(main())
+
+
+def test_tokenising_that_fails_or_is_cancelled_changes_nothing() -> None:
+    encode = ScriptedBackend().encode
+    failures: list[BaseException] = [Unavailable("not now"), asyncio.CancelledError()]
+
+    async def flaky(pieces: Sequence[TextPiece]) -> list[int]:
+        if failures:
+            raise failures.pop()
+        return await encode(pieces)
+
+    async def main() -> None:
+        state = TokenState(flaky)
+        state.append_text(TextPiece("a"))
+        with pytest.raises(asyncio.CancelledError):
+            await state.append_ids(byte_ids("x"))
+        with pytest.raises(Unavailable):
+            await state.ids()
+        assert (state.num_items, state.pending) == (1, (TextPiece("a"),))
+        state.append_text(TextPiece("b"))
+        assert await state.ids() == await encode([TextPiece("ab")])
+
+    asyncio.run(main())
 
 
 pieces = st.one_of(
@@ -61,16 +97,20 @@ def test_a_copy_goes_its_own_way_and_can_be_appended_back(
     after: list[TextPiece | tuple[int, ...]],
     settle_early: bool,
 ) -> None:
-    codec = ScriptedCodec()
-    parent, whole = TokenState(codec), TokenState(codec)
-    parent.extend(before)
-    whole.extend([*before, *after])
-    expected = whole.ids()
-    child = parent.copy()
-    if settle_early:
-        child.copy().ids()
-    child.extend(after)
-    assert child.ids() == expected
-    num_before = parent.num_items
-    parent.extend(child.items_since(num_before))
-    assert parent.ids() == expected
+    encode = ScriptedBackend().encode
+
+    async def main() -> None:
+        parent, whole = TokenState(encode), TokenState(encode)
+        await parent.extend(before)
+        await whole.extend([*before, *after])
+        expected = await whole.ids()
+        child = parent.copy()
+        if settle_early:
+            await child.copy().ids()
+        await child.extend(after)
+        assert await child.ids() == expected
+        num_before = parent.num_items
+        await parent.extend(child.items_since(num_before))
+        assert await parent.ids() == expected
+
+    asyncio.run(main())

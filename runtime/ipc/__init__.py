@@ -1,0 +1,1 @@
+"""How the runtime's processes talk: one mailbox each, typed messages, one module a boundary."""
