@@ -1,60 +1,50 @@
-"""The `espalier` command: reads arguments, shows progress and errors; decides nothing else."""
+"""The `espalier` command: finds the command that is called, and prints its errors."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from importlib.metadata import version
-from pathlib import Path
 
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
-
+from espalier.commands.flags import UsageError
 from espalier.runtime.errors import EspalierError
-from espalier.runtime.hub.catalog import CATALOG, default_cache_dir
-from espalier.runtime.hub.pull import pull
 
+_COMMANDS = {  # each is a module of `espalier.commands`
+    "serve": "serve a model over HTTP",
+    "generate": "continue a prompt",
+    "chat": "talk with a model in the terminal",
+    "pull": "fetch a model into the cache directory",
+}
 _EXIT_ERROR = 1
+_EXIT_USAGE = 2
 _EXIT_INTERRUPTED = 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status: 0, 1 for errors, 2 for usage, 130 for Ctrl-C."""
-    arguments = _parser().parse_args(argv)
+    argv = sys.argv[1:] if argv is None else argv
+    arguments = _parser(argv[:1]).parse_args(argv)
     try:
-        _pull(arguments.name, arguments.cache_dir)
+        status: int = arguments.run(arguments)
     except EspalierError as error:
         print(f"espalier: error: {error}", file=sys.stderr)
-        return _EXIT_ERROR
+        return _EXIT_USAGE if isinstance(error, UsageError) else _EXIT_ERROR
     except KeyboardInterrupt:
         return _EXIT_INTERRUPTED
-    return 0
+    return status
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(called: Sequence[str]) -> argparse.ArgumentParser:
+    """Only the called command is imported and has arguments; the others are names."""
     parser = argparse.ArgumentParser(prog="espalier", description="Run generation programs.")
     parser.add_argument("--version", action="version", version=f"espalier {version('espalier-lm')}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    pull_parser = commands.add_parser("pull", help="fetch a model into the cache directory")
-    pull_parser.add_argument("name", metavar="NAME", help=f"one of: {', '.join(sorted(CATALOG))}")
-    pull_parser.add_argument(
-        "--cache-dir",
-        type=Path,
-        default=default_cache_dir(),
-        metavar="DIR",
-        help="where models are kept (default: %(default)s)",
-    )
+    for name, summary in _COMMANDS.items():
+        command = commands.add_parser(name, help=summary, description=summary, allow_abbrev=False)
+        if name in called:
+            module = import_module(f"espalier.commands.{name}")
+            module.add_arguments(command)
+            command.set_defaults(run=module.run)
     return parser
-
-
-def _pull(name: str, cache_dir: Path) -> None:
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task(f"{name}: verify", total=None)
-
-        def show(stage: str, done: int, total: int) -> None:
-            bar.update(task, description=f"{name}: {stage}", completed=done, total=total or None)
-
-        path = pull(name, cache_dir=cache_dir, progress=show)
-    print(path)

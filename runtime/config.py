@@ -1,39 +1,55 @@
-"""The knobs of an engine: one frozen dataclass, every field with its unit and default."""
+"""The knobs of an engine and of its server: frozen dataclasses, one for each owner.
+
+Each field says what it is; command line flags derive from the fields (`options_of`).
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 from .errors import InvalidRequest
+from .options import configured, option
 from .sampling.params import check_float, check_int, check_type
 
 SchedulePolicy = Literal["lpm", "fcfs"]
+LogLevel = Literal["debug", "info", "warning", "error"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SchedulerConfig:
-    """How steps are planned. Lengths are in tokens.
+    """How steps are planned."""
 
-    max_running_requests: rows of the device tables: requests that hold KV at one time.
-    max_step_tokens: token budget of one step, shared by decodes and prefill chunks.
-    max_chunk_len: the most tokens of one request in one step.
-    overlap: plan and settle on the CPU while the device computes (depth 1), or not (0).
-    radix_cache: share computed prefixes; off, every request computes its whole prompt.
-    policy: order of the waiting requests: `lpm` (longest prefix match) or `fcfs`.
-    max_passes: a waiting request is passed over by later ones at most so many times.
-    new_token_reserve: share of its remaining output that a running request is expected to
-        need when another one asks to be admitted; the rest is bet on early ends.
-    """
-
-    max_running_requests: int = 64
-    max_step_tokens: int = 512
-    max_chunk_len: int = 512
-    overlap: bool = True
-    radix_cache: bool = True
-    policy: SchedulePolicy = "lpm"
-    max_passes: int = 16
-    new_token_reserve: float = 0.5
+    max_running_requests: int = option(
+        64, "rows of the device tables: requests that hold KV at one time"
+    )
+    max_step_tokens: int = option(
+        512, "budget of one step, shared by decodes and prefill chunks", value="tokens"
+    )
+    max_chunk_len: int = option(
+        512,
+        "the most of one request in one step",
+        value="tokens",
+        flag="--chunked-prefill-size",
+    )
+    overlap: bool = option(
+        True,
+        "plan and settle on the CPU while the device computes",
+        flag="--disable-overlap-schedule",
+    )
+    radix_cache: bool = option(True, "share computed prefixes between requests")
+    policy: SchedulePolicy = option(
+        "lpm",
+        "order of the waiting requests: longest prefix match, or first come first served",
+        flag="--schedule-policy",
+    )
+    max_passes: int = option(16, "how often later requests may pass over a waiting one")
+    new_token_reserve: float = option(
+        0.5,
+        "how much of its remaining output a running request is expected to need when another "
+        "one asks to be admitted; the rest is bet on early ends",
+        value="share",
+    )
 
     def validate(self) -> None:
         """Raise `InvalidRequest` naming the first field that is out of its range."""
@@ -42,8 +58,7 @@ class SchedulerConfig:
         check_type("overlap", self.overlap, bool)
         check_type("radix_cache", self.radix_cache, bool)
         check_float("new_token_reserve", self.new_token_reserve, 0.0, 1.0)
-        if self.policy not in get_args(SchedulePolicy):
-            raise InvalidRequest(f"unknown policy {self.policy!r}", param="policy")
+        _check_choice("policy", self.policy, get_args(SchedulePolicy))
         if self.max_step_tokens < self.max_running_requests:
             raise InvalidRequest(
                 f"max_step_tokens ({self.max_step_tokens}) must be at least "
@@ -54,41 +69,51 @@ class SchedulerConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineConfig:
-    """What an engine loads and how much memory it may take.
+    """What an engine loads and how much memory it may take."""
 
-    model: a catalogue name, a `.gguf` file, a Hugging Face directory, or a hub id.
-    cache_dir: where pulled models lie (None: the user's cache directory).
-    context_len: the longest sequence in tokens (None: the model's own).
-    kv_pool_tokens: slots of the KV pool (None: from `kv_memory_fraction`).
-    kv_memory_fraction: share of the memory free after loading, within the control group's
-        limit, that the KV pool may take.
-    compile_deadline_s: the longest a grammar may compile, in seconds.
-    num_threads: torch threads of the device worker (None: torch's own choice).
-    """
-
-    model: str = "smollm2"
-    cache_dir: str | None = None
-    context_len: int | None = None
-    kv_pool_tokens: int | None = None
-    kv_memory_fraction: float = 0.4
-    compile_deadline_s: float = 10.0
-    num_threads: int | None = None
+    model: str = option(
+        "smollm2",
+        "a catalogue name, a .gguf file, a Hugging Face directory, or a hub id",
+        value="model",
+    )
+    cache_dir: str | None = option(
+        None, "where pulled models lie", value="dir", unset="the user's cache directory"
+    )
+    context_len: int | None = option(
+        None,
+        "the longest sequence, prompt and output together",
+        value="tokens",
+        unset="the model's own",
+        flag="--context-length",
+    )
+    kv_pool_tokens: int | None = option(
+        None,
+        "slots of the KV pool",
+        value="tokens",
+        unset="from --kv-memory-fraction",
+        flag="--max-total-tokens",
+    )
+    kv_memory_fraction: float = option(
+        0.4,
+        "how much of the memory that is free after loading, within the control group's limit, "
+        "the KV pool may take",
+        value="share",
+    )
+    compile_deadline_s: float = option(
+        10.0,
+        "the longest that a grammar may compile",
+        value="seconds",
+        flag="--grammar-compile-deadline",
+    )
+    num_threads: int | None = option(
+        None, "torch threads of the device worker", unset="torch's own choice"
+    )
     scheduler: SchedulerConfig = SchedulerConfig()
 
     @classmethod
     def of(cls, **options: object) -> EngineConfig:
-        """A configuration from fields of this class and of `SchedulerConfig`, by name."""
-        own = {f.name for f in fields(cls)}
-        scheduler = {f.name for f in fields(SchedulerConfig)}
-        for name in options:
-            if name not in own | scheduler:
-                raise InvalidRequest(f"unknown engine option {name!r}", param=name)
-        nested = {k: v for k, v in options.items() if k in scheduler}
-        flat = {k: v for k, v in options.items() if k in own}
-        config = cls(**flat)  # type: ignore[arg-type]  # checked by name above, by value below
-        if nested:
-            inner = replace(config.scheduler, **nested)  # type: ignore[arg-type]
-            config = replace(config, scheduler=inner)
+        """A valid configuration from fields of this class and of `SchedulerConfig`, by name."""
+        config = configured(cls, options)
         config.validate()
         return config
 
@@ -99,6 +124,70 @@ class EngineConfig:
             if value is not None:
                 check_int(name, value, 1, 2**31 - 1)
         check_type("model", self.model, str)
+        _check_text("cache_dir", self.cache_dir)
         check_float("kv_memory_fraction", self.kv_memory_fraction, 0.0, 1.0, open_low=True)
         check_float("compile_deadline_s", self.compile_deadline_s, 0.0, 86_400.0, open_low=True)
+        check_type("scheduler", self.scheduler, SchedulerConfig)
         self.scheduler.validate()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServerConfig:
+    """How the processes serve an engine over HTTP."""
+
+    host: str = option("127.0.0.1", "where HTTP listens", value="address")
+    port: int = option(30000, "where HTTP listens; 0 takes a free port")
+    served_model_name: str | None = option(
+        None, "what clients call the model", value="name", unset="the model's own name"
+    )
+    api_key: str | None = option(
+        None, "what clients must send as a bearer token", value="key", unset="nothing"
+    )
+    max_queued_requests: int = option(
+        1024, "sequences that may be open at one time; more are refused with 503"
+    )
+    max_body_bytes: int = option(32 << 20, "the longest HTTP request body", value="bytes")
+    drain_timeout_s: float = option(
+        30.0,
+        "how long open requests may go on once the server is told to stop",
+        value="seconds",
+    )
+    watchdog_timeout_s: float = option(
+        120.0, "a process that does not answer for so long is replaced", value="seconds"
+    )
+    log_level: LogLevel = option("warning", "of all processes, to standard error")
+    engine: EngineConfig = EngineConfig()
+
+    @classmethod
+    def of(cls, **options: object) -> ServerConfig:
+        """A valid configuration from fields of this class, of `EngineConfig` and of
+        `SchedulerConfig`, by name."""
+        config = configured(cls, options)
+        config.validate()
+        return config
+
+    def validate(self) -> None:
+        """Raise `InvalidRequest` naming the first field that is out of its range."""
+        check_type("host", self.host, str)
+        check_int("port", self.port, 0, 65535)
+        _check_text("served_model_name", self.served_model_name)
+        _check_text("api_key", self.api_key)
+        check_int("max_queued_requests", self.max_queued_requests, 1, 2**31 - 1)
+        check_int("max_body_bytes", self.max_body_bytes, 1, 2**31 - 1)
+        check_float("drain_timeout_s", self.drain_timeout_s, 0.0, 86_400.0)
+        check_float("watchdog_timeout_s", self.watchdog_timeout_s, 1.0, 86_400.0)
+        _check_choice("log_level", self.log_level, get_args(LogLevel))
+        check_type("engine", self.engine, EngineConfig)
+        self.engine.validate()
+
+
+def _check_text(name: str, value: object) -> None:
+    if value is not None:
+        check_type(name, value, str)
+
+
+def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise InvalidRequest(
+            f"{name} must be one of {', '.join(choices)}, not {value!r}", param=name
+        )
