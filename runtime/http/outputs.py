@@ -1,0 +1,83 @@
+"""The outputs of one HTTP request: measured, merged for slow readers, gathered for whole answers.
+
+Knows no wire format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+
+from ..client import OpenCalls
+from ..completion import Completion, collect, merge
+from ..programs.backend import GenerateChunk
+from .metrics import Metrics, RequestTimer, now
+
+_Item = tuple[int, GenerateChunk]
+
+
+class Outputs:
+    """What comes back for `opened`; `started_s` (of `metrics.now`) is when it arrived.
+
+    Whoever makes it reads `chunks` or `collect`, or calls `close`.
+    """
+
+    def __init__(
+        self, opened: OpenCalls, metrics: Metrics, *, started_s: float | None = None
+    ) -> None:
+        self.rids = opened.rids
+        self._opened = opened
+        self._metrics = metrics
+        self._started_s = now() if started_s is None else started_s
+        self._timers: dict[tuple[int, int], RequestTimer] = {}
+        self._closed = False
+
+    async def chunks(self) -> AsyncGenerator[_Item]:
+        """(index of the call, chunk) until every choice has ended.
+
+        Chunks of one choice that are there already come as one, so that a slow reader gets
+        fewer and larger ones.
+        """
+        try:
+            while self._opened.num_open:
+                items = [await self._opened.next()]
+                while (ready := self._opened.next_ready()) is not None:
+                    items.append(ready)
+                items = _merged(items) if len(items) > 1 else items
+                for item in items:
+                    self._measure(*item)
+                for item in items:
+                    yield item
+        finally:
+            self.close()
+
+    async def collect(self) -> list[list[Completion]]:
+        """The completions of each call, in the order of calls and choices."""
+        by_call: list[list[GenerateChunk]] = [[] for _ in self.rids]
+        async for index, chunk in self.chunks():
+            by_call[index].append(chunk)
+        return [collect(chunks) for chunks in by_call]
+
+    def close(self) -> None:
+        """Nobody reads any more: what still runs is aborted. Idempotent."""
+        if not self._closed:
+            self._closed = True
+            if self._opened.num_open:
+                self._metrics.abandoned(self._opened.num_open)
+            self._opened.close()
+
+    def _measure(self, index: int, chunk: GenerateChunk) -> None:
+        key = index, chunk.choice
+        timer = self._timers.get(key)
+        if timer is None:
+            timer = self._timers[key] = self._metrics.start(self._started_s)
+        if chunk.ids:
+            timer.tokens(len(chunk.ids))
+        if chunk.finish is not None:
+            timer.end(chunk.finish, chunk.usage)
+
+
+def _merged(items: list[_Item]) -> list[_Item]:
+    by_choice: dict[tuple[int, int], list[GenerateChunk]] = {}
+    for index, chunk in items:
+        by_choice.setdefault((index, chunk.choice), []).append(chunk)
+    return [(index, merge(chunks)) for (index, _), chunks in by_choice.items()]
