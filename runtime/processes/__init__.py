@@ -1,0 +1,1 @@
+"""The runtime's processes, and the launcher that keeps them alive."""

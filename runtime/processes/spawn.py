@@ -1,0 +1,79 @@
+"""Starts one child process of the launcher; knows nothing of what it does."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..config import ServerConfig
+from .child import Settings
+
+
+@dataclass(slots=True)
+class Child:
+    """A running process, or one that has ended and was not waited for yet.
+
+    `fd` becomes readable when it ends. Its standard input stays open if it takes orders there.
+    """
+
+    popen: subprocess.Popen[bytes]
+    fd: int
+
+    @property
+    def pid(self) -> int:
+        return self.popen.pid
+
+    def kill(self) -> None:
+        self.popen.kill()
+
+    def wait(self) -> str:
+        """How it ended, in words; to be called once, when `fd` is readable."""
+        status = self.popen.wait()
+        os.close(self.fd)
+        if self.popen.stdin is not None:
+            self.popen.stdin.close()
+        return exit_words(status)
+
+
+def exit_words(status: int) -> str:
+    """`status` is an exit status, or minus the number of a signal."""
+    if status >= 0:
+        return f"exit status {status}"
+    try:
+        return f"killed by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"killed by signal {-status}"
+
+
+def spawn(
+    module: str, config: ServerConfig, directory: Path, *, fd: int = -1, keep_stdin: bool = False
+) -> Child:
+    """Run `module` of this package as a process, with this process's import path.
+
+    A session of its own, so that Ctrl-C in the terminal reaches the launcher alone. It dies
+    with the thread that calls this.
+    """
+    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+    popen = subprocess.Popen(
+        [sys.executable, "-P", "-m", "espalier.runtime.processes.start", module],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": path},
+        pass_fds=() if fd < 0 else (fd,),
+        start_new_session=True,
+    )
+    assert popen.stdin is not None
+    settings = Settings(config, str(directory), os.getpid(), fd)
+    try:
+        popen.stdin.write(settings.encode())
+        popen.stdin.flush()
+    except BrokenPipeError:
+        pass  # it has ended already, which its `fd` tells
+    if not keep_stdin:
+        popen.stdin.close()
+        popen.stdin = None
+    return Child(popen, os.pidfd_open(popen.pid))
