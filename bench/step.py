@@ -1,6 +1,7 @@
 """First numbers of the engine: decode, prefill, batch, shared prefixes, JSON; one process.
 
     python -m bench.step --json bench/out/step.json
+    python -m bench.step --http --json bench/out/http.json    (HTTP against in process)
 
 Ratios and both their sides come from this one run: the sides are measured in turn
 (A B A B ...), and the medians are compared. The peer is transformers in float32 with the
@@ -23,6 +24,8 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM
 
+from bench.http import http_rows
+from bench.prompts import prompt
 from bench.report import Row, matmul_peak, median_row, publish, read_bandwidth, spread
 from espalier.runtime.engine import Engine
 from espalier.runtime.hub.catalog import default_cache_dir
@@ -53,15 +56,6 @@ class Run:
     @property
     def tokens_per_s(self) -> float:
         return self.output_tokens / self.seconds
-
-
-def prompt(engine: Engine, length: int, salt: int) -> list[int]:
-    """English-like ids of an exact length; different salts share nothing after id one."""
-    words = engine.codec.encode(" the river runs past a mill and under seven old bridges" * 4)
-    return [
-        1000 + salt,
-        *(words[(i * (salt % 13 + 1) + salt) % len(words)] for i in range(length - 1)),
-    ]
 
 
 def measure(
@@ -229,7 +223,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows there")
     parser.add_argument("--rounds", type=int, default=3, help="measured rounds of each work")
+    parser.add_argument("--http", action="store_true", help="HTTP against in process, only")
     args = parser.parse_args()
+    if args.http:
+        with Engine() as engine:
+            rows = [Row("floor: read bandwidth", read_bandwidth(), "GB/s")]
+            rows += http_rows(engine, args.rounds)
+        publish("http", rows, args.json)
+        return
     rows = [
         Row("floor: read bandwidth", read_bandwidth(), "GB/s"),
         Row("floor: f32 matmul", matmul_peak(), "GFLOP/s"),

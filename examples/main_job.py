@@ -2,9 +2,9 @@
 
     python examples/main_job.py
 
-Runs on the default model in this process (`espalier pull smollm2` once before). The text is
-printed as it comes. The summary at the end shows what the radix cache saved: the branches
-share everything before their question, so it is computed once.
+Runs on the default model (`espalier pull smollm2` once before), on processes that it starts
+and ends itself. The text is printed as it comes. The summary at the end shows what the radix
+cache saved: the branches share everything before their question, so it is computed once.
 """
 
 from __future__ import annotations
@@ -87,16 +87,17 @@ def show(title: str, pieces: Iterator[str]) -> None:
 def main() -> None:
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     start = perf_counter()
-    with esp.Engine("smollm2") as engine:
+    with esp.Runtime("smollm2") as runtime:
         loaded = perf_counter()
-        run = review.run(REPORT, backend=engine)
-        seconds, stats = perf_counter() - loaded, engine.stats
+        run = review.run(REPORT, backend=runtime)
+        seconds = perf_counter() - loaded
+        [stats] = runtime.server_info()["internal_states"]
         print(f"\n\nAs a Python object: {run.return_value!r}")
         print(
-            f"\n{stats.num_computed_tokens} tokens computed, "
-            f"{stats.num_cached_tokens} taken from the cache, "
-            f"{stats.num_forward_passes} forward passes, "
-            f"{seconds:.1f} s (and {loaded - start:.1f} s to load the model)"
+            f"\n{stats['num_computed_tokens']} tokens computed, "
+            f"{stats['num_cached_tokens']} taken from the cache, "
+            f"{stats['num_forward_passes']} forward passes, "
+            f"{seconds:.1f} s (and {loaded - start:.1f} s to start the processes)"
         )
 
 
