@@ -7,11 +7,12 @@ Part of `python -m bench.step --http`. Both sides are up all the time and are me
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from pathlib import Path
 from statistics import median
 from time import perf_counter
 
-from bench.http_client import stream
+from bench.http_client import Connection, Served
 from bench.prompts import prompt
 from bench.report import Row, median_row, spread
 from espalier.runtime.config import ServerConfig
@@ -55,10 +56,23 @@ async def engine_batch(engine: Engine, prompts: list[list[int]]) -> float:
     return perf_counter() - start
 
 
+async def http_stream(url: str, ids: list[int], new: int) -> Served:
+    async with Connection(url) as connection:
+        return await connection.stream("/generate", body(ids, new))
+
+
 async def http_batch(url: str, prompts: list[list[int]]) -> float:
-    start = perf_counter()
-    await asyncio.gather(*(stream(url, "/generate", body(ids, NEW)) for ids in prompts))
-    return perf_counter() - start
+    """Seconds for all of them, each on a connection that is there already."""
+    async with AsyncExitStack() as stack:
+        connections = [await stack.enter_async_context(Connection(url)) for _ in prompts]
+        start = perf_counter()
+        await asyncio.gather(
+            *(
+                connection.stream("/generate", body(ids, NEW))
+                for connection, ids in zip(connections, prompts, strict=True)
+            )
+        )
+        return perf_counter() - start
 
 
 def http_rows(engine: Engine, rounds: int) -> list[Row]:
@@ -115,7 +129,7 @@ def ttft(engine: Engine, server: Launcher, rounds: int) -> list[Row]:
     for index in range(rounds * TTFT_REQUESTS + 1):
         ids = prompt(engine, 16, 20_000 + index)
         direct_s = asyncio.run(engine_stream(engine, ids, 1))
-        served = asyncio.run(stream(server.url, "/generate", body(ids, 1)))
+        served = asyncio.run(http_stream(server.url, ids, 1))
         if index:
             ours.append(served.ttft_s * 1e3)
             direct.append(direct_s * 1e3)

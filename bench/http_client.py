@@ -1,10 +1,12 @@
-"""A load generator that costs next to nothing: one request a connection, events only counted."""
+"""A load generator that costs next to nothing: kept connections, events only counted."""
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
 from time import perf_counter
+from types import TracebackType
+from typing import Self
 from urllib.parse import urlsplit
 
 import orjson
@@ -21,26 +23,43 @@ class Served:
     last: dict[str, object]
 
 
-async def stream(url: str, path: str, body: dict[str, object]) -> Served:
-    """POST `body` and read events to the end. Raises if the server refuses."""
-    address = urlsplit(url)
-    payload = orjson.dumps(body)
-    reader, writer = await asyncio.open_connection(address.hostname, address.port)
-    head = (
-        f"POST {path} HTTP/1.1\r\nHost: {address.netloc}\r\nContent-Type: application/json\r\n"
-        f"Content-Length: {len(payload)}\r\nConnection: close\r\n\r\n"
-    )
-    start = perf_counter()
-    writer.write(head.encode() + payload)
-    status = await reader.readline()
-    if b" 200 " not in status:
-        raise RuntimeError((status + await reader.read()).decode())
-    ttft_s, last = 0.0, b""
-    try:
-        while line := await reader.readline():
+class Connection:
+    """One connection to a server, used for one request after the other."""
+
+    def __init__(self, url: str) -> None:
+        address = urlsplit(url)
+        self._host, self._port, self._netloc = address.hostname, address.port, address.netloc
+
+    async def __aenter__(self) -> Self:
+        self._reader, self._writer = await asyncio.open_connection(self._host, self._port)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._writer.close()
+
+    async def stream(self, path: str, body: dict[str, object]) -> Served:
+        """POST `body` and read events to the end. Raises if the server refuses."""
+        payload = orjson.dumps(body)
+        head = (
+            f"POST {path} HTTP/1.1\r\nHost: {self._netloc}\r\n"
+            f"Content-Type: application/json\r\nContent-Length: {len(payload)}\r\n\r\n"
+        )
+        start = perf_counter()
+        self._writer.write(head.encode() + payload)
+        status = await self._reader.readline()
+        if b" 200 " not in status:
+            raise RuntimeError(status.decode())
+        ttft_s, last = 0.0, b""
+        while (line := await self._reader.readline()) != b"0\r\n":  # the last chunk's length
+            if not line:
+                raise RuntimeError("the server closed the connection")
             if line.startswith(_EVENT) and not line.startswith(_DONE):
                 ttft_s = ttft_s or perf_counter() - start
                 last = line
-    finally:
-        writer.close()
-    return Served(ttft_s, orjson.loads(last.removeprefix(_EVENT)))
+        await self._reader.readline()
+        return Served(ttft_s, orjson.loads(last.removeprefix(_EVENT)))

@@ -24,6 +24,8 @@ from .scheduler.limits import RequestLimits
 
 logger = logging.getLogger(__name__)
 
+_MIN_ID, _MAX_ID = -(2**31), 2**31 - 1  # what the array's type holds
+
 
 def expand(call: GenerateCall, limits: RequestLimits) -> list[TokenizedRequest]:
     """One request for each choice of `call`, all with one id and seed, checked.
@@ -76,11 +78,13 @@ def scoring_requests(
 
 def token_ids(ids: Sequence[int]) -> TokenIds:
     """`ids` as an int32 array. Raises `InvalidRequest` at the first that isn't such an integer."""
-    for index, token_id in enumerate(ids):
-        if not _is_id(token_id):
-            raise InvalidRequest(
-                f"input_ids[{index}] is {token_id!r}, not a token id", param="input_ids"
-            )
+    plain = all(kind is int for kind in set(map(type, ids)))  # the rule, and cheap
+    if not plain or not ids or min(ids) < _MIN_ID or max(ids) > _MAX_ID:
+        for index, token_id in enumerate(ids):
+            if not _is_id(token_id):
+                raise InvalidRequest(
+                    f"input_ids[{index}] is {token_id!r:.80}, not a token id", param="input_ids"
+                )
     return np.array(ids, dtype=np.int32)
 
 
@@ -88,7 +92,7 @@ def _is_id(value: object) -> bool:
     """Python's and numpy's integers, but no truth values."""
     if isinstance(value, bool) or not isinstance(value, SupportsIndex):
         return False
-    return -(2**31) <= value.__index__() < 2**31
+    return _MIN_ID <= value.__index__() <= _MAX_ID
 
 
 def _resolved(sampling: SamplingParams, vocab_size: int) -> SamplingParams:

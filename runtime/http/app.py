@@ -14,7 +14,7 @@ from .errors import error_body, error_response, kind_of_status
 from .info import add_info_routes
 from .native import add_native_routes
 from .openai.routes import add_openai_routes
-from .responses import ClientGone, JsonResponse
+from .responses import ClientGone, DirectSend, JsonResponse
 from .service import Service
 from .tokens import add_token_routes
 
@@ -33,11 +33,12 @@ def create_app(service: Service) -> FastAPI:
             Exception: _failed,
         },
     )
-    add_info_routes(app, service)
-    add_control_routes(app, service)
-    add_token_routes(app, service)
-    add_native_routes(app, service)
+    add_native_routes(app, service)  # routes are tried in this order
     add_openai_routes(app, service)
+    add_token_routes(app, service)
+    add_control_routes(app, service)
+    add_info_routes(app, service)
+    app.add_middleware(DirectSend)
     if service.config.api_key is not None:
         app.add_middleware(RequireApiKey, api_key=service.config.api_key)
     return app

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
 
 from fastapi import FastAPI
 from starlette.requests import Request
@@ -76,19 +75,26 @@ class _NativeRoutes:
         writers = [Answers(ask, self._service.client.tokenizer) for ask in batch.asks]
         firsts = batch.first_indices
         choices: dict[int, StreamedChoice] = {}
-        async with aclosing(outputs.chunks()) as chunks:
-            async for call, chunk in chunks:
-                index = firsts[call] + chunk.choice
-                if index not in choices:
-                    choices[index] = StreamedChoice(writers[call], deltas=deltas)
-                failure = _failure(batch.asks[call], chunk.finish)
-                if failure is None:
-                    event = choices[index].event(chunk, now() - started_s)
-                else:
-                    event = body_of(failure)
-                if event is not None:
-                    yield sse({**event, "index": index} if batch.is_list else event)
-        yield DONE
+        try:
+            while outputs.num_open:
+                events: list[bytes] = []
+                for call, chunk in await outputs.next():
+                    index = firsts[call] + chunk.choice
+                    if index not in choices:
+                        choices[index] = StreamedChoice(writers[call], deltas=deltas)
+                    failure = _failure(batch.asks[call], chunk.finish)
+                    if failure is None:
+                        event = choices[index].event(chunk, now() - started_s)
+                    else:
+                        event = body_of(failure)
+                    if event is not None:
+                        events.append(sse({**event, "index": index} if batch.is_list else event))
+                if not outputs.num_open:
+                    events.append(DONE)
+                if events:
+                    yield b"".join(events)
+        finally:
+            outputs.close()
 
 
 def _failure(ask: Ask, finish: FinishReason | None) -> EspalierError | None:

@@ -152,9 +152,9 @@ class _Prompts:
 
 def _is_flat(prompt: Sequence[str | int | list[int]]) -> bool:
     """Whether this list is one prompt's ids, rather than many prompts."""
-    num_ids = sum(1 for item in prompt if isinstance(item, int))
-    if num_ids in (0, len(prompt)):
-        return num_ids > 0
+    kinds = set(map(type, prompt))  # of what JSON knows, ids are int alone
+    if int not in kinds or len(kinds) == 1:
+        return int in kinds
     raise InvalidRequest(
         "input_ids must be a flat list of integers, or a list of such lists, not a mixture",
         param="input_ids",

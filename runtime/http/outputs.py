@@ -5,8 +5,6 @@ Knows no wire format.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-
 from ..client import OpenCalls
 from ..completion import Completion, collect, merge
 from ..programs.backend import GenerateChunk
@@ -18,7 +16,7 @@ _Item = tuple[int, GenerateChunk]
 class Outputs:
     """What comes back for `opened`; `started_s` (of `metrics.now`) is when it arrived.
 
-    Whoever makes it reads `chunks` or `collect`, or calls `close`.
+    Whoever makes it calls `close` at last, unless `collect` has done so.
     """
 
     def __init__(
@@ -31,30 +29,35 @@ class Outputs:
         self._timers: dict[tuple[int, int], RequestTimer] = {}
         self._closed = False
 
-    async def chunks(self) -> AsyncGenerator[_Item]:
-        """(index of the call, chunk) until every choice has ended.
+    @property
+    def num_open(self) -> int:
+        """Choices whose last chunk has not been taken yet."""
+        return self._opened.num_open
+
+    async def next(self) -> list[_Item]:
+        """What there is, at least one: (index of the call, chunk); `num_open` must not be 0.
 
         Chunks of one choice that are there already come as one, so that a slow reader gets
         fewer and larger ones.
         """
-        try:
-            while self._opened.num_open:
-                items = [await self._opened.next()]
-                while (ready := self._opened.next_ready()) is not None:
-                    items.append(ready)
-                items = _merged(items) if len(items) > 1 else items
-                for item in items:
-                    self._measure(*item)
-                for item in items:
-                    yield item
-        finally:
-            self.close()
+        items = [await self._opened.next()]
+        while (ready := self._opened.next_ready()) is not None:
+            items.append(ready)
+        if len(items) > 1:
+            items = _merged(items)
+        for index, chunk in items:
+            self._measure(index, chunk)
+        return items
 
     async def collect(self) -> list[list[Completion]]:
         """The completions of each call, in the order of calls and choices."""
         by_call: list[list[GenerateChunk]] = [[] for _ in self.rids]
-        async for index, chunk in self.chunks():
-            by_call[index].append(chunk)
+        try:
+            while self.num_open:
+                for index, chunk in await self.next():
+                    by_call[index].append(chunk)
+        finally:
+            self.close()
         return [collect(chunks) for chunks in by_call]
 
     def close(self) -> None:

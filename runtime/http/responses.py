@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import orjson
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ..errors import EspalierError
 from .errors import body_of
@@ -32,6 +32,9 @@ _STREAM_HEADERS = [
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 ]
+
+
+_DIRECT_SEND = "espalier.direct_send"
 
 
 class ClientGone(Exception):
@@ -52,6 +55,21 @@ def sse(data: object) -> bytes:
     return b"data: " + orjson.dumps(data) + b"\n\n"
 
 
+class DirectSend:
+    """An ASGI layer that lets streams write past the framework's layers within it.
+
+    Each of those wraps `send` once more, to know whether a response has begun: for the parts
+    of a body after its beginning that is nothing but time.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope[_DIRECT_SEND] = send
+        await self._app(scope, receive, send)
+
+
 class EventStream(Response):
     """A response of server-sent events, as `events` makes them.
 
@@ -70,7 +88,7 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            await _until_disconnect(receive, self._run(send))
+            await _until_disconnect(receive, self._run(send, scope.get(_DIRECT_SEND, send)))
         except ClientGone:
             logger.info("a client left its stream")
         finally:
@@ -78,13 +96,17 @@ class EventStream(Response):
             if self._on_close is not None:
                 self._on_close()
 
-    async def _run(self, send: Send) -> None:
+    async def _run(self, send: Send, send_part: Send) -> None:
         async with aclosing(self._events) as events:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             last = b""
             try:
                 async for event in events:
-                    await send({"type": "http.response.body", "body": event, "more_body": True})
+                    # Let the other streams make their events of this step first: writes in a
+                    # row wake a reader of them all only once.
+                    await asyncio.sleep(0)
+                    part = {"type": "http.response.body", "body": event, "more_body": True}
+                    await send_part(part)
             except EspalierError as error:
                 last = sse(body_of(error))
         await send({"type": "http.response.body", "body": last, "more_body": False})

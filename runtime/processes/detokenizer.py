@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 
@@ -28,12 +29,13 @@ class DetokenizerProcess:
         self._stopping = False
 
     def run(self) -> None:
+        gc.freeze()  # what lives as long as the process is not to be looked through again
         self._line.launcher.try_send(Ready(self._pid))
         while not self._stopping:
-            self._line.poll()
-            self._obey_orders()
-            batch = self._line.news.receive_ready()
-            if batch is not None:
+            waiting = self._line.wait()
+            if waiting.orders:
+                self._obey_orders()
+            if waiting.news and (batch := self._line.news.receive_ready()) is not None:
                 self._take(batch)
         self._line.close()
 

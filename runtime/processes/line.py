@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Generic, Literal, TypeVar
+from typing import Generic, Literal, NamedTuple, TypeVar
 
 import zmq
 
@@ -40,6 +40,13 @@ def news_path(directory: Path, role: Role) -> Path:
     return directory / f"{role}.news"
 
 
+class Waiting(NamedTuple):
+    """Which mailbox has something in it."""
+
+    orders: bool
+    news: bool
+
+
 class Line(Generic[N]):
     """The connections of a process in `role`, whose news come in `wire`."""
 
@@ -50,6 +57,9 @@ class Line(Generic[N]):
         self.orders = Mailbox(self._context, orders_path(self._directory, role), orders.WIRE)
         self.news = Mailbox(self._context, news_path(self._directory, role), wire)
         self.launcher = self.to_launcher()
+        self._poller = zmq.Poller()
+        self._poller.register(self.orders.socket, zmq.POLLIN)
+        self._poller.register(self.news.socket, zmq.POLLIN)
 
     def to_launcher(self) -> Postbox[to_launcher.ToLauncher]:
         """A postbox for the calling thread."""
@@ -72,12 +82,10 @@ class Line(Generic[N]):
             pass
         return order.epoch
 
-    def poll(self, timeout_s: float | None = None) -> None:
-        """Wait until there is an order or news, or the time is over."""
-        poller = zmq.Poller()
-        poller.register(self.orders.socket, zmq.POLLIN)
-        poller.register(self.news.socket, zmq.POLLIN)
-        poller.poll(None if timeout_s is None else int(timeout_s * 1000))
+    def wait(self) -> Waiting:
+        """Wait until there is an order or news; which of them."""
+        ready = dict(self._poller.poll())
+        return Waiting(self.orders.socket in ready, self.news.socket in ready)
 
     def close(self, linger_s: float = 0.0) -> None:
         """Close what this object opened for its own thread; its context stays for the others."""

@@ -78,11 +78,13 @@ class SchedulerProcess:
     def _read(self) -> None:
         try:
             while not self._stopping.is_set():
-                self._line.poll()
-                for order in self._line.orders.drain():
-                    self._obey(order)
-                for news in self._line.news.drain():
-                    self._link.take(news)
+                waiting = self._line.wait()
+                if waiting.orders:
+                    for order in self._line.orders.drain():
+                        self._obey(order)
+                if waiting.news:
+                    for news in self._line.news.drain():
+                        self._link.take(news)
         except BaseException:
             logger.exception("the scheduler process can't read its mailbox")
             os._exit(1)  # deaf, it would be of no use; the launcher replaces it

@@ -6,11 +6,13 @@ One uvloop event loop. Mailboxes are read when their file descriptors become rea
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 
 import uvicorn
 import uvloop
@@ -61,9 +63,12 @@ class TokenizerProcess:
         loop = asyncio.get_running_loop()
         self._watch(loop, self._line.orders.fd, self._obey_orders)
         self._watch(loop, self._line.news.fd, self._take_news)
+        gc.freeze()  # what lives as long as the process is not to be looked through again
         self._line.launcher.try_send(Ready(self._pid))
         await self._server.serve(sockets=[self._socket])
         self._client.close()
+        for mailbox in (self._line.orders, self._line.news):
+            loop.remove_reader(mailbox.fd)
         self._line.close()
 
     def _watch(self, loop: asyncio.AbstractEventLoop, fd: int, read: Callable[[], None]) -> None:
@@ -90,7 +95,7 @@ class TokenizerProcess:
             case Drain(deadline_s):
                 self._drain = asyncio.create_task(self._end_after(deadline_s))
             case Stop():
-                self._server.should_exit = self._server.force_exit = True
+                self._server.stop(now=True)
             case _:
                 raise AssertionError(f"not an order for the tokenizer: {order}")
 
@@ -101,11 +106,31 @@ class TokenizerProcess:
         while self._client.num_open and time.monotonic() < deadline:
             await asyncio.sleep(_DRAIN_POLL_S)
         self._client.close()
-        self._server.should_exit = True
+        self._server.stop()
 
 
-def _server(service: Service) -> uvicorn.Server:
-    return uvicorn.Server(
+class _Server(uvicorn.Server):
+    """Sleeps until it is told to stop: the library's own loop wakes ten times a second."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._stop = asyncio.Event()
+
+    async def main_loop(self) -> None:
+        await self._stop.wait()
+
+    def stop(self, *, now: bool = False) -> None:
+        """End: when the open connections have ended, for a short while, or now."""
+        self.should_exit, self.force_exit = True, now
+        self._stop.set()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """A signal that was sent to this very process."""
+        self.stop()
+
+
+def _server(service: Service) -> _Server:
+    return _Server(
         uvicorn.Config(
             create_app(service),
             http="httptools",
@@ -114,6 +139,7 @@ def _server(service: Service) -> uvicorn.Server:
             log_config=None,
             access_log=False,
             server_header=False,
+            date_header=False,  # its time would stand still without the library's loop
             timeout_keep_alive=75,
             timeout_graceful_shutdown=_CLOSE_CONNECTIONS_S,
         )

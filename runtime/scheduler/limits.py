@@ -27,8 +27,10 @@ class RequestLimits:
     vocab_size: int
 
     def check(self, request: TokenizedRequest) -> None:
-        """Raise `InvalidRequest`, naming the field, if `request` can't be served ever."""
-        request.sampling.validate(self.vocab_size)
+        """Raise `InvalidRequest`, naming the field, if `request` can't be served ever.
+
+        Its sampling parameters are valid.
+        """
         self._check_ids(request)
         self._check_lengths(len(request.input_ids), request.sampling.max_new_tokens)
         self._check_logprobs(request)

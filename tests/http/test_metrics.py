@@ -121,20 +121,21 @@ def test_outputs_of_one_choice_that_wait_come_as_one() -> None:
             end("stop", choice=1),
         ):
             calls.opened.put(0, chunk)
-        chunks = Outputs(calls.opened, metrics).chunks()
-        assert await anext(chunks) == (
+        outputs = Outputs(calls.opened, metrics)
+        first, (index, other) = await outputs.next()
+        assert first == (
             0,
             GenerateChunk(
                 text="ab", ids=(1, 2, 3), logprobs=(logprob,) * 3, prompt_logprobs=(logprob,)
             ),
         )
-        index, other = await anext(chunks)
         assert (index, other.choice, other.text, other.ids) == (0, 1, "x", (9,))
         assert other.finish == FinishReason(kind="stop")
         calls.opened.put(0, end("stop"))
         calls.opened.put(1, end("length"))
-        rest = [item async for item in chunks]
-        assert [index for index, _ in rest] == [0, 1]
+        assert [index for index, _ in await outputs.next()] == [0, 1]
+        assert outputs.num_open == 0
+        outputs.close()
         assert calls.num_closed == 1
         found = values(metrics.render(None))
         assert found["espalier:num_requests_total[stop]"] == 2
@@ -172,10 +173,8 @@ def test_outputs_that_nobody_reads_to_their_end(started: bool) -> None:
         calls, metrics = Calls(1, 2), Metrics()
         outputs = Outputs(calls.opened, metrics)
         calls.opened.put(0, end("stop"))
-        chunks = outputs.chunks()
         if started:
-            await anext(chunks)
-        await chunks.aclose()
+            await outputs.next()
         outputs.close()
         outputs.close()
         assert calls.num_closed == 1

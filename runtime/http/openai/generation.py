@@ -50,34 +50,36 @@ class Generation:
 
     async def stream(self, options: StreamOptions) -> Response:
         """The events, once there is a first one: a failure before it is raised here."""
-        chunks = self.outputs.chunks()
         try:
-            first = await anext(chunks)
-            self._check(first[1].finish)
+            first = await self.outputs.next()
+            for _, chunk in first:
+                self._check(chunk.finish)
         except BaseException:
-            await chunks.aclose()
+            self.outputs.close()
             raise
-        return EventStream(self._events(first, chunks, options), self.outputs.close)
+        return EventStream(self._events(first, options), self.outputs.close)
 
-    async def _events(
-        self, first: _Item, rest: AsyncGenerator[_Item], options: StreamOptions
-    ) -> AsyncGenerator[bytes]:
+    async def _events(self, items: list[_Item], options: StreamOptions) -> AsyncGenerator[bytes]:
         head = self._head(self.shape.chunk_object)
-        with_usage = bool(options.include_usage or options.continuous_usage_stats)
+        openings = map(self.shape.opening, range(self.num_prompts * self.n))
+        events = [self._event(head, choice, options) for choice in openings if choice is not None]
         try:
-            for index in range(self.num_prompts * self.n):
-                if (choice := self.shape.opening(index)) is not None:
-                    yield self._event(head, choice, with_usage, options)
-            if (choice := self._taken(first)) is not None:
-                yield self._event(head, choice, with_usage, options)
-            async for item in rest:
-                if (choice := self._taken(item)) is not None:
-                    yield self._event(head, choice, with_usage, options)
+            while True:
+                events += [
+                    self._event(head, choice, options)
+                    for item in items
+                    if (choice := self._taken(item)) is not None
+                ]
+                if not self.outputs.num_open:
+                    break
+                if events:
+                    yield b"".join(events)
+                items, events = await self.outputs.next(), []
         finally:
-            await rest.aclose()
+            self.outputs.close()
         if options.include_usage:
-            yield sse({**head, "choices": [], "usage": self.tally.total()})
-        yield DONE
+            events.append(sse({**head, "choices": [], "usage": self.tally.total()}))
+        yield b"".join([*events, DONE])
 
     def _taken(self, item: _Item) -> dict[str, object] | None:
         call, chunk = item
@@ -89,11 +91,10 @@ class Generation:
         self,
         head: dict[str, object],
         choice: dict[str, object],
-        with_usage: bool,
         options: StreamOptions,
     ) -> bytes:
         event = {**head, "choices": [choice]}
-        if with_usage:
+        if options.include_usage or options.continuous_usage_stats:
             event["usage"] = self.tally.so_far() if options.continuous_usage_stats else None
         return sse(event)
 
