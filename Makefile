@@ -12,7 +12,8 @@ demo: .venv/.installed
 
 test: .venv/.installed
 	$(BIN)/espalier pull smollm2
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile -m 'not alone'
+	$(BIN)/python -m pytest -m alone
 
 check: .venv/.installed
 	$(BIN)/ruff format --check .
@@ -28,6 +29,7 @@ format: .venv/.installed
 bench: .venv/.installed
 	$(BIN)/espalier pull smollm2
 	$(BIN)/python -m bench.step --json bench/out/step.json
+	$(BIN)/python -m bench.step --http --json bench/out/http.json
 
 .venv/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv

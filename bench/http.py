@@ -1,4 +1,4 @@
-"""HTTP against the engine in this process, on the same work: throughput, TTFT, CPU per token.
+"""HTTP against the engine in this process, on the same work; and how long recovery takes.
 
 Part of `python -m bench.step --http`. Both sides are up all the time and are measured in turn
 (A B A B ...); the idle one takes no CPU.
@@ -7,6 +7,8 @@ Part of `python -m bench.step --http`. Both sides are up all the time and are me
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from contextlib import AsyncExitStack
 from pathlib import Path
 from statistics import median
@@ -82,7 +84,12 @@ def http_rows(engine: Engine, rounds: int) -> list[Row]:
         ready = Row(
             "processes: ready after", perf_counter() - start, "s", better="lower", target=10.0
         )
-        return [ready, *throughput(engine, server, rounds), *ttft(engine, server, rounds)]
+        return [
+            ready,
+            *throughput(engine, server, rounds),
+            *ttft(engine, server, rounds),
+            *recovery(server, rounds),
+        ]
 
 
 def throughput(engine: Engine, server: Launcher, rounds: int) -> list[Row]:
@@ -145,3 +152,36 @@ def ttft(engine: Engine, server: Launcher, rounds: int) -> list[Row]:
             peer="in process",
         ),
     ]
+
+
+def recovery(server: Launcher, rounds: int) -> list[Row]:
+    """From the death of each process to the first token of a request that is sent again."""
+    rows: list[Row] = []
+    for name in ("scheduler", "detokenizer", "tokenizer"):
+        seconds: list[float] = []
+        for _ in range(rounds):
+            start = perf_counter()
+            os.kill(server.pids[name], signal.SIGKILL)
+            asyncio.run(_first_token_again(server.url))
+            seconds.append(perf_counter() - start)
+        rows.append(
+            Row(
+                f"killed {name}: served again after",
+                median(seconds),
+                "s",
+                better="lower",
+                target=5.0,
+                note=spread(seconds),
+            )
+        )
+    return rows
+
+
+async def _first_token_again(url: str) -> None:
+    while True:
+        try:
+            await http_stream(url, [1000, 1001], 1)
+        except (OSError, RuntimeError):  # refused, or broken off
+            await asyncio.sleep(0.02)
+        else:
+            return

@@ -30,6 +30,8 @@ from tests.integration.servers import (
     stats,
 )
 
+pytestmark = pytest.mark.alone
+
 RECOVERY_S = 5.0
 ERROR_S = 2.0
 FREED_S = 1.0
