@@ -20,7 +20,7 @@ from .messages import FinishReason, TokenizedRequest, TokenLogprob
 from .programs.backend import GenerateCall, GenerateChunk, RoleMarkers, TextPiece
 from .scheduler.limits import RequestLimits
 from .scheduler.stats import SchedulerStats
-from .submission import expand, failure_of, scoring_requests
+from .submission import expand_each, failure_of, scoring_requests
 from .tokenizer.tokenizer import Tokenizer
 
 T = TypeVar("T")
@@ -51,6 +51,7 @@ class RuntimeClient:
         self._epoch = epoch
         self._limits: RequestLimits | None = None
         self._why_not = "the runtime is starting"
+        self._is_ending = False
         self._open: dict[str, _OpenCall] = {}
         self._rids: dict[str, str] = {}  # of the callers' own names
         self._unsent: deque[SchedulerNews] = deque()
@@ -76,33 +77,32 @@ class RuntimeClient:
 
     def serve(self, epoch: int, limits: RequestLimits) -> None:
         """All processes of `epoch` are ready."""
-        if epoch >= self._epoch:
-            self._epoch, self._limits = epoch, limits
+        self.new_epoch(epoch, "a process ended")
+        if epoch == self._epoch and not self._is_ending:
+            self._limits = limits
 
     def new_epoch(self, epoch: int, why: str) -> None:
         """A process died: every open request ends with an error that says so."""
         if epoch <= self._epoch:
             return
         self._epoch, self._limits = epoch, None
-        self._why_not = f"the runtime recovers: {why}"
+        if not self._is_ending:
+            self._why_not = f"the runtime recovers: {why}"
         self._unsent.clear()
-        finish = FinishReason(kind="error", message=f"{why}; send the request again", lost=True)
-        for call in tuple(self._open.values()):
-            call.end_all(finish)
-        _fail_all(self._flushes, self._why_not)
-        _fail_all(self._reports, self._why_not)
+        self._end_all(
+            FinishReason(kind="error", message=f"{why}; send the request again", lost=True)
+        )
 
     def refuse(self, why: str) -> None:
-        """Take no more requests; those that are open go on."""
-        self._limits, self._why_not = None, why
+        """Take no more requests, for good; those that are open go on."""
+        self._limits, self._why_not, self._is_ending = None, why, True
 
     def close(self) -> None:
         """End open requests with an abort; no more are taken."""
         self.refuse("the runtime is shutting down")
-        for call in tuple(self._open.values()):
-            self._post(Abort(self._epoch, call.rid))
-            call.end_all(FinishReason(kind="abort", message=self._why_not))
-        self._worker.shutdown(wait=False, cancel_futures=True)
+        self.abort_all()
+        self._end_all(FinishReason(kind="abort", message=self._why_not))
+        self._worker.shutdown(wait=False)  # what waits for it is told that nothing is taken
 
     # -- what the scheduler and the detokenizer say ------------------------------------------
 
@@ -126,7 +126,11 @@ class RuntimeClient:
 
     async def run_in_worker(self, work: Callable[[], T]) -> T:
         """Do `work` off the event loop: tokenising, templates, checks of schemas."""
-        return await asyncio.get_running_loop().run_in_executor(self._worker, work)
+        try:
+            done = asyncio.get_running_loop().run_in_executor(self._worker, work)
+        except RuntimeError:  # it is shut down
+            raise Unavailable(self._why_not) from None
+        return await done
 
     async def encode(self, pieces: Sequence[TextPiece]) -> list[int]:
         """See `Backend.encode`; refuses text that is too long for the model by its bytes."""
@@ -154,10 +158,10 @@ class RuntimeClient:
         `InvalidRequest` for a bad call or a name that is in use, `Unavailable`.
         """
         limits = self.limits
-        if any(call.constraint is not None for call in calls):
-            expanded = await self.run_in_worker(lambda: [expand(call, limits) for call in calls])
+        if len(calls) > 1 or any(call.constraint is not None for call in calls):
+            expanded = await self.run_in_worker(lambda: list(expand_each(calls, limits)))
         else:
-            expanded = [expand(call, limits) for call in calls]
+            expanded = list(expand_each(calls, limits))
         return self._submit(expanded, names)
 
     async def generate(self, call: GenerateCall) -> AsyncGenerator[GenerateChunk]:
@@ -237,6 +241,13 @@ class RuntimeClient:
         for index, name in enumerate(given):
             if name in self._rids or name in given[:index]:
                 raise InvalidRequest(f"Duplicate request ID: {name!r}", param="rid")
+
+    def _end_all(self, finish: FinishReason) -> None:
+        """Whoever waits for anything waits no longer."""
+        for call in tuple(self._open.values()):
+            call.end_all(finish)
+        _fail_all(self._flushes, self._why_not)
+        _fail_all(self._reports, self._why_not)
 
     def _choice_ended(self, call: _OpenCall) -> None:
         self._num_open -= 1

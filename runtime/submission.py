@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import secrets
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import SupportsIndex
 
 import msgspec
@@ -32,13 +32,30 @@ def expand(call: GenerateCall, limits: RequestLimits) -> list[TokenizedRequest]:
 
     Raises `InvalidRequest` for whatever can't be served.
     """
-    call.sampling.validate(limits.vocab_size)
-    if call.constraint is not None:
-        check_constraint(call.constraint)
+    return next(expand_each([call], limits))
+
+
+def expand_each(
+    calls: Iterable[GenerateCall], limits: RequestLimits
+) -> Iterator[list[TokenizedRequest]]:
+    """`expand` for each of `calls`, which live as long as this; what they share is checked once."""
+    checked = set[int]()  # ids of objects
+    for call in calls:
+        if id(call.sampling) not in checked:
+            call.sampling.validate(limits.vocab_size)
+        if call.constraint is not None and id(call.constraint) not in checked:
+            check_constraint(call.constraint)
+        checked.update((id(call.sampling), id(call.constraint)))
+        requests = _requests(call, limits)
+        limits.check(requests[0])
+        yield requests
+
+
+def _requests(call: GenerateCall, limits: RequestLimits) -> list[TokenizedRequest]:
     sampling = _resolved(call.sampling, limits.vocab_size)
     rid = uuid.uuid4().hex
     input_ids = token_ids(call.input_ids)
-    requests = [
+    return [
         TokenizedRequest(
             rid=rid,
             choice=choice,
@@ -50,8 +67,6 @@ def expand(call: GenerateCall, limits: RequestLimits) -> list[TokenizedRequest]:
         )
         for choice in range(call.sampling.n)
     ]
-    limits.check(requests[0])
-    return requests
 
 
 def scoring_requests(

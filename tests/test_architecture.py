@@ -60,6 +60,24 @@ def test_relative_imports_stay_inside_the_part(part: str, path: Path) -> None:
             assert node.level <= depth, f"line {node.lineno} climbs out of {part}/"
 
 
+UNPICKLERS = {"pickle", "cPickle", "marshal", "shelve", "dill", "cloudpickle", "multiprocessing"}
+
+
+@pytest.mark.parametrize(
+    ("part", "path"), modules(*ALLOWED, "espalier"), ids=lambda v: str(v).removeprefix(f"{ROOT}/")
+)
+def test_nothing_is_ever_unpickled(part: str, path: Path) -> None:
+    """No module that unpickles is imported, and no library's shorthand for it is called."""
+    tops = {name.partition(".")[0] for name in absolute_imports(path)}
+    assert not tops & UNPICKLERS
+    calls = {
+        node.attr
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute)
+    }
+    assert not calls & {"recv_pyobj", "send_pyobj"}
+
+
 TORCH_FREE = (  # what the tokenizer and HTTP side of the runtime is made of
     "espalier",
     "espalier.cli",

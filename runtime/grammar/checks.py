@@ -7,6 +7,7 @@ engine would drop without a word. What only a compiler can find is left to the c
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import NoReturn
 
 from ..errors import InvalidRequest
@@ -104,9 +105,8 @@ def _nesting_depth(text: str) -> int:
 def _object_of(pairs: list[tuple[str, object]]) -> dict[str, object]:
     fields = dict(pairs)
     if len(fields) < len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
-        _refuse_schema(f"the key {twice!r} stands twice in one object")
+        twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
+        _refuse_schema(f"the key {twice!r:.200} stands twice in one object")
     return fields
 
 

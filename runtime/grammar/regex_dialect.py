@@ -19,6 +19,7 @@ _TOKEN = re.compile(r"\\x[0-9A-Fa-f]{2}|\\u[0-9A-Fa-f]{4}|\\.|\[\^?|.|\\", re.DO
 _ESCAPES = frozenset("dDwWsStnrfva0")
 # Outside a class the engine refuses these with words of its own.
 _REFUSED_BY_ENGINE = frozenset("bBpPk123456789")
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _ESCAPED_CARETS = (r"\^", r"\x5e", r"\x5E", r"\u005e", r"\u005E")
 
 
@@ -59,6 +60,8 @@ def _check_first_of_class(bracket: str, token: str, position: int) -> None:
 def _check_escape(token: str, position: int, known: frozenset[str]) -> None:
     if token == "\\":
         _refuse("the pattern ends with a backslash", position)
+    if _SURROGATE.match(token):
+        _refuse(f"{token} is half a character: no text has it", position)
     if len(token) == 2 and token[0] == "\\" and token[1].isalnum() and token[1] not in known:
         _refuse(f"the escape {token} is not supported", position)
 

@@ -5,7 +5,9 @@ Never raises on a malformed schema: what is not there or of the wrong shape read
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeGuard
 from urllib.parse import unquote
 
@@ -16,22 +18,42 @@ _SCHEMA_LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
 _SCHEMAS = ("items", "additionalProperties", "propertyNames") + (
     ("unevaluatedItems", "unevaluatedProperties")
 )
+_INDEX = re.compile(r"0|[1-9]\d{0,9}", re.ASCII)
 
 
-def subschemas(schema: object, path: str) -> Iterator[tuple[str, Schema]]:
-    """Every schema object with its JSON pointer."""
+@dataclass(frozen=True, slots=True)
+class Pointer:
+    """Where a schema stands. Written out only to be read: names may be long, schemas many."""
+
+    parent: Pointer | None = None
+    token: str = "#"
+
+    def __truediv__(self, token: str) -> Pointer:
+        return Pointer(self, token)
+
+    def __str__(self) -> str:
+        if self.parent is None:
+            return self.token
+        token = self.token.replace("~", "~0").replace("/", "~1")
+        return f"{self.parent}/{token}"
+
+
+ROOT = Pointer()
+
+
+def subschemas(schema: object, path: Pointer = ROOT) -> Iterator[tuple[Pointer, Schema]]:
+    """Every schema object in `schema`, which stands at `path`, and where it stands."""
     if not is_object(schema):
         return
     yield path, schema
     for key in _SCHEMA_MAPS:
         for name, child in object_of(schema.get(key)).items():
-            pointer = name.replace("~", "~0").replace("/", "~1")
-            yield from subschemas(child, f"{path}/{key}/{pointer}")
+            yield from subschemas(child, path / key / name)
     for key in _SCHEMA_LISTS:
         for index, child in enumerate(list_of(schema.get(key))):
-            yield from subschemas(child, f"{path}/{key}/{index}")
+            yield from subschemas(child, path / key / str(index))
     for key in _SCHEMAS:
-        yield from subschemas(schema.get(key), f"{path}/{key}")
+        yield from subschemas(schema.get(key), path / key)
 
 
 def enumerated(schema: Schema) -> Sequence[object] | None:
@@ -77,7 +99,8 @@ def resolve(reference: str, root: object) -> object | None:
     for token in reference.split("/")[1:]:
         key = unquote(token).replace("~1", "/").replace("~0", "~")
         if _is_list(found):
-            found = {str(index): item for index, item in enumerate(found)}.get(key)
+            index = int(key) if _INDEX.fullmatch(key) else len(found)
+            found = found[index] if index < len(found) else None
         else:
             found = object_of(found).get(key)
     return found

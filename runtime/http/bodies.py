@@ -108,8 +108,13 @@ def _path_of_non_finite(body: bytes) -> str | None:
             return path.removeprefix(".")
         if isinstance(value, dict):
             items = cast("dict[str, object]", value).items()
-            pending += [(f"{path}.{name}", item) for name, item in items]
+            pending += [(f"{path}.{name}", item) for name, item in items if _is_suspect(item)]
         elif isinstance(value, list):
-            values = cast("list[object]", value)
-            pending += [(f"{path}[{i}]", item) for i, item in enumerate(values)]
+            values = enumerate(cast("list[object]", value))
+            pending += [(f"{path}[{i}]", item) for i, item in values if _is_suspect(item)]
     return None
+
+
+def _is_suspect(value: object) -> bool:
+    """May be, or contain, a number that is not finite."""
+    return isinstance(value, float | dict | list)

@@ -6,16 +6,17 @@ import re
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar, cast
 
 from ..client import OpenCalls, RuntimeClient
 from ..errors import InvalidRequest
 from ..grammar.checks import param_of
-from ..messages import LogprobOptions
+from ..messages import Constraint, LogprobOptions
 from ..programs.backend import GenerateCall, TextPiece
-from ..sampling.params import MAX_CHOICES
+from ..sampling.params import MAX_CHOICES, SamplingParams
 from ..scheduler.limits import RequestLimits
-from ..submission import expand
+from ..submission import expand_each
 from .namespaces import namespace_of
 from .native_fields import (
     SAMPLING_NAMES,
@@ -97,19 +98,22 @@ async def open_batch(batch: Batch, client: RuntimeClient) -> OpenCalls:
     try:
         return await client.open(calls, [ask.rid for ask in batch.asks])
     except InvalidRequest as error:
-        _raise_in_callers_words(error, batch.asks, client.limits)
-        raise
+        limits = client.limits
+        told = await client.run_in_worker(partial(_in_callers_words, error, batch.asks, limits))
+        raise told from None
 
 
-def _raise_in_callers_words(
+def _in_callers_words(
     error: InvalidRequest, asks: Sequence[Ask], limits: RequestLimits
-) -> None:
-    """Find the call that `error` is about: checks are deterministic. Returns if it is none."""
+) -> InvalidRequest:
+    """Find the call that `error` is about: checks are deterministic. `error` if it is none."""
+    expanded = expand_each([ask.call for ask in asks], limits)
     for ask in asks:
         try:
-            expand(ask.call, limits)
+            next(expanded)
         except InvalidRequest as again:
-            raise ask.in_callers_words(again) from error
+            return ask.in_callers_words(again)
+    return error
 
 
 class _Prompts:
@@ -205,6 +209,7 @@ class _Options:
         )
         self._rids = self._spread_rids(body.rid, num)
         self._namespace = namespace_of(body.cache_salt, body.extra_key)
+        self._parsed: dict[int, tuple[SamplingParams, Constraint | None]] = {}
 
     def sampling_param(self, index: int) -> str:
         """The path in the body of the prompt's sampling parameters."""
@@ -212,10 +217,13 @@ class _Options:
 
     def ask(self, index: int, input_ids: list[int], prompt_param: str) -> Ask:
         fields, where = self._samplings[index], self.sampling_param(index)
+        if id(fields) not in self._parsed:  # prompts may share them: then they are parsed once
+            self._parsed[id(fields)] = sampling_of(fields, where), constraint_of(fields, where)
+        sampling, constraint = self._parsed[id(fields)]
         call = GenerateCall(
             input_ids=input_ids,
-            sampling=sampling_of(fields, where),
-            constraint=constraint_of(fields, where),
+            sampling=sampling,
+            constraint=constraint,
             logprobs=self._logprobs(index),
             namespace=self._namespace,
         )

@@ -86,6 +86,7 @@ class _TokenRoutes:
         data = await read_body(request, self._service.config.max_body_bytes)
         body = parse(data, DetokenizeBody)
         self._service.check_model(body.model)
+        self._check_counts(body.tokens)
         plain = body.skip_special_tokens is not False
         text = await self._client.run_in_worker(lambda: self._texts(body.tokens, plain))
         return JsonResponse({"text": text})
@@ -96,6 +97,7 @@ class _TokenRoutes:
         body = parse(data, RoleMarkersBody)
         tokenizer = self._client.tokenizer
         self._check_count(len(body.roles), self._client.limits.context_len, "roles")
+        self._check_fits(sum(map(len, body.roles)), "roles")
         found = await self._client.run_in_worker(lambda: tokenizer.role_markers(body.roles))
         return JsonResponse({"open": found.open, "close": found.close})
 
@@ -119,6 +121,26 @@ class _TokenRoutes:
             for i, text in enumerate(texts)
         ]
 
+    def _check_fits(self, num_chars: int, param: str) -> None:
+        context_len = self._client.limits.context_len
+        if num_chars > context_len * self._client.tokenizer.max_token_bytes:
+            raise InvalidRequest(
+                f"the {param} are longer than the model's context length of {context_len} "
+                f"tokens, whatever their tokens",
+                param=param,
+            )
+
+    def _check_counts(self, tokens: list[int | list[int]]) -> None:
+        """What nobody needs at once would hold up everybody else."""
+        longest = self._client.limits.context_len
+        if not _is_nested(tokens):
+            self._check_count(len(tokens), longest, "tokens")
+            return
+        self._check_count(len(tokens), self._service.config.max_queued_requests, "tokens")
+        for i, ids in enumerate(tokens):
+            if isinstance(ids, list):
+                self._check_count(len(ids), longest, f"tokens[{i}]")
+
     def _check_count(self, count: int, most: int, param: str) -> None:
         if count > most:
             raise InvalidRequest(f"{param} has {count} entries, at most {most}", param=param)
@@ -134,13 +156,9 @@ class _TokenRoutes:
     ) -> list[int]:
         if not messages:
             raise InvalidRequest("messages is empty", param="messages")
-        tokenizer, limits = self._client.tokenizer, self._client.limits
-        if body_len > _MAX_ESCAPED_LEN * limits.context_len * tokenizer.max_token_bytes:
-            raise InvalidRequest(
-                f"the messages are longer than the model's context length of "
-                f"{limits.context_len} tokens, whatever their tokens",
-                param="messages",
-            )
+        self._check_count(len(messages), self._client.limits.context_len, "messages")
+        self._check_fits(body_len // _MAX_ESCAPED_LEN, "messages")
+        tokenizer = self._client.tokenizer
         generate = body.add_generation_prompt is not False
         return await self._client.run_in_worker(
             lambda: tokenizer.encode_chat(messages, add_generation_prompt=generate)

@@ -85,7 +85,7 @@ class GgufCursor:
     def _array(self, nesting: int) -> list[object]:
         item_type = self.u32()
         if item_type == _STRING:
-            return [self.string() for _ in range(self.count(8))]
+            return self._strings()
         if item_type == _ARRAY:
             return [self.value(_ARRAY, nesting) for _ in range(self.count(12))]
         code = self._scalar_code(item_type)
@@ -94,6 +94,26 @@ class GgufCursor:
         array = np.frombuffer(self.take(count * itemsize), code)
         items: list[object] = (array != 0 if item_type == _BOOL else array).tolist()
         return items
+
+    def _strings(self) -> list[object]:
+        """A vocabulary has tens of thousands, so this is `string` in a tight loop."""
+        count = self.count(8)
+        buffer, size, position = self._buffer, self._file.size, self.position
+        strings: list[object] = []
+        for _ in range(count):
+            start = position + 8
+            end = start + int.from_bytes(buffer[position:start], "little")
+            try:
+                text = buffer[start:end].decode()
+            except UnicodeDecodeError:
+                text = None
+            if text is None or end > size:
+                self.position = position
+                self.string()  # says what is wrong
+            strings.append(text)
+            position = end
+        self.position = position
+        return strings
 
     def _scalar_code(self, value_type: int) -> str:
         code = _SCALARS.get(value_type)

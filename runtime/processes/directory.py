@@ -5,13 +5,15 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import stat
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from ..errors import LaunchError
 
 _PREFIX = "espalier-"
-_LOCK = "lock"
+_LOCK = "launcher.lock"
 _MAX_SOCKET_PATH = 107  # what the kernel takes
 _LONGEST_NAME = "detokenizer.orders"
 
@@ -24,27 +26,37 @@ class PrivateDirectory:
     """
 
     def __init__(self, base: Path | None = None) -> None:
-        base = base or Path(tempfile.gettempdir())
-        _remove_abandoned(base)
-        self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=base))
+        try:
+            base = base or Path(tempfile.gettempdir())
+            _remove_abandoned(base)
+            self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=base))
+        except OSError as error:
+            raise LaunchError(f"cannot make a directory for sockets: {error}") from error
         if len(os.fsencode(self.path / _LONGEST_NAME)) > _MAX_SOCKET_PATH:
             self.path.rmdir()
             raise LaunchError(f"{base} is too long a path for sockets: set TMPDIR to a shorter one")
-        self._lock = os.open(self.path / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self._lock = _locked_file(self.path / _LOCK)
 
     def close(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
         os.close(self._lock)
 
 
+def _locked_file(path: Path) -> int:
+    """A new file that is locked as soon as it is there: until then nobody takes it for dead."""
+    new = path.with_suffix(".new")
+    fd = os.open(new, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    new.rename(path)
+    return fd
+
+
 def _remove_abandoned(base: Path) -> None:
     for lock in base.glob(f"{_PREFIX}*/{_LOCK}"):
-        try:
-            if lock.stat().st_uid == os.getuid():
+        with suppress(FileNotFoundError):  # its owner removed it just now
+            found = lock.lstat()
+            if stat.S_ISREG(found.st_mode) and found.st_uid == os.getuid():
                 _remove_unless_locked(lock)
-        except FileNotFoundError:
-            continue  # its owner removed it just now
 
 
 def _remove_unless_locked(lock: Path) -> None:

@@ -49,7 +49,7 @@ class Launcher:
                 if self.uds_path is None
                 else listen_unix(self.uds_path)
             )
-        except EspalierError:
+        except BaseException:
             directory.close()
             raise
         self.url = url_of(listener)
@@ -77,12 +77,13 @@ class Launcher:
         return self._supervisor.pids
 
     def start(self) -> None:
-        """Start the processes and wait until they are ready.
+        """Start the processes and wait until they are ready; once.
 
         Raises `ModelError` or `LaunchError`, and then leaves nothing behind.
         """
-        self._thread.start()
+        assert self._thread.ident is None, "it has been started"
         try:
+            self._thread.start()
             self._supervisor.started.result()
         except EspalierError:
             self._thread.join()
@@ -105,19 +106,21 @@ class Launcher:
         Leaves no process and no file behind. A second call may cut the first one short.
         """
         self._supervisor.stop(self._config.drain_timeout_s if drain_s is None else drain_s)
+        self._supervisor.run()  # if it was never started, to clean up
         if self._thread.ident is not None:
             self._thread.join()
-        elif not self._supervisor.ended.done():  # it was never started
-            self._supervisor.run()
+        else:
+            wait_for([self._supervisor.ended])
 
 
 def _with_model_found(config: ServerConfig) -> ServerConfig:
-    """The configuration with the model's path, so that no process has to look for it again."""
+    """The configuration with the model's whole path: no process has to look for it again, and
+    the program may change its directory."""
     engine = config.engine
     cache_dir = Path(engine.cache_dir) if engine.cache_dir else default_cache_dir()
     source = resolve_model(engine.model, cache_dir=cache_dir)
     return replace(
         config,
         served_model_name=config.served_model_name or source.name,
-        engine=replace(engine, model=str(source.path)),
+        engine=replace(engine, model=str(source.path.absolute())),
     )

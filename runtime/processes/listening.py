@@ -18,8 +18,9 @@ def listen_tcp(host: str, port: int) -> socket.socket:
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         return socket.create_server((str(address[0]), port), family=family, backlog=_BACKLOG)
-    except OSError as error:
-        reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+    except (OSError, ValueError) as error:  # the latter for names that can't be one
+        number = error.errno if isinstance(error, OSError) else None
+        reason = os.strerror(number) if number and number > 0 else str(error)
         raise LaunchError(f"cannot listen on {host} port {port}: {reason}") from error
 
 

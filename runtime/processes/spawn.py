@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +28,19 @@ class Child:
     def pid(self) -> int:
         return self.popen.pid
 
+    def tell(self, line: bytes) -> None:
+        """Write to its standard input. One that has ended hears nothing, as its `fd` tells."""
+        assert self.popen.stdin is not None
+        with suppress(BrokenPipeError):
+            self.popen.stdin.write(line)
+            self.popen.stdin.flush()
+
+    def end_input(self) -> None:
+        """Close its standard input. Idempotent."""
+        if self.popen.stdin is not None:
+            with suppress(BrokenPipeError):  # of what it was told, and has not read
+                self.popen.stdin.close()
+
     def kill(self) -> None:
         self.popen.kill()
 
@@ -34,8 +48,7 @@ class Child:
         """How it ended, in words; to be called once, when `fd` is readable."""
         status = self.popen.wait()
         os.close(self.fd)
-        if self.popen.stdin is not None:
-            self.popen.stdin.close()
+        self.end_input()
         return exit_words(status)
 
 
@@ -57,7 +70,9 @@ def spawn(
     A session of its own, so that Ctrl-C in the terminal reaches the launcher alone. It dies
     with the thread that calls this.
     """
-    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+    # Python's own import passes over what is no text.
+    entries: list[object] = list(sys.path)
+    path = os.pathsep.join(e or os.getcwd() for e in entries if isinstance(e, str))
     popen = subprocess.Popen(
         [sys.executable, "-P", "-m", "espalier.runtime.processes.start", module],
         stdin=subprocess.PIPE,
@@ -66,14 +81,8 @@ def spawn(
         pass_fds=() if fd < 0 else (fd,),
         start_new_session=True,
     )
-    assert popen.stdin is not None
-    settings = Settings(config, str(directory), os.getpid(), fd)
-    try:
-        popen.stdin.write(settings.encode())
-        popen.stdin.flush()
-    except BrokenPipeError:
-        pass  # it has ended already, which its `fd` tells
+    child = Child(popen, os.pidfd_open(popen.pid))
+    child.tell(Settings(config, str(directory), os.getpid(), fd).encode())
     if not keep_stdin:
-        popen.stdin.close()
-        popen.stdin = None
-    return Child(popen, os.pidfd_open(popen.pid))
+        child.end_input()
+    return child

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import socket
 import threading
 import time
 from concurrent.futures import Future
-from contextlib import suppress
 from dataclasses import dataclass
 
 import zmq
@@ -33,6 +31,7 @@ logger = logging.getLogger(__name__)
 
 _ROLES: tuple[Role, ...] = ("tokenizer", "detokenizer", "scheduler")
 _TICK_S = 1.0  # between pings
+_START_S = 60.0  # from a process's start until it is ready, if the watchdog allows less
 _END_S = 5.0  # for processes that were told to stop, before they are killed
 _MAX_FAILED_STARTS = 3
 
@@ -43,12 +42,11 @@ class _Duty:
 
     pid: int
     orders: Postbox[orders.Order]
-    is_ready: bool
-    answered_at: float
+    is_ready: bool = False
 
 
 class Supervisor:
-    """Everything belongs to the thread that calls `run`, but for `stop` and the futures.
+    """Everything belongs to the first thread that calls `run`, but for `stop` and the futures.
 
     started: done when all processes are ready, or with why they never were. ended: done when
     nothing of the runtime is left, with an error if it had to give up.
@@ -63,7 +61,8 @@ class Supervisor:
         self._directory = directory
         self._listener = listener
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._wake_lock = threading.Lock()  # guards it against its end
+        self._begun = threading.Lock()  # held from the first call of `run` on, for good
+        self._wake_lock = threading.Lock()  # guards `_wake_fd` against its end, and `_stop_at`
         self._stop_at: float | None = None  # set by `stop`
         self._drain_until: float | None = None
         self._error: EspalierError | None = None
@@ -76,6 +75,7 @@ class Supervisor:
         self._report_bytes = b""
         self._duties: dict[Role, _Duty] = {}
         self._failed_starts = dict.fromkeys(_ROLES, 0)
+        self._silent_ticks = dict.fromkeys(_ROLES, 0)  # since its process was last heard of
         self._context: Context = zmq.Context()
         self._mailbox: Mailbox[to_launcher.ToLauncher] = Mailbox(
             self._context, launcher_path(directory.path), to_launcher.WIRE
@@ -92,14 +92,16 @@ class Supervisor:
     def stop(self, drain_s: float) -> None:
         """Have it end within about `drain_s`; a later call may only shorten that."""
         stop_at = time.monotonic() + drain_s
-        if self._stop_at is None or stop_at < self._stop_at:
-            self._stop_at = stop_at
         with self._wake_lock:
+            if self._stop_at is None or stop_at < self._stop_at:
+                self._stop_at = stop_at
             if self._wake_fd >= 0:
                 os.eventfd_write(self._wake_fd, 1)
 
     def run(self) -> None:
-        """Until it is over; leaves no process and no file behind."""
+        """Until it is over; leaves no process and no file behind. Later calls do nothing."""
+        if not self._begun.acquire(blocking=False):
+            return
         try:
             if self._stop_at is None:
                 for role in ("scheduler", "tokenizer", "detokenizer"):  # the slowest first
@@ -115,7 +117,10 @@ class Supervisor:
             logger.exception("the launcher failed")
             self._error = LaunchError(f"the launcher failed: {error!r}")
         finally:
-            self._clean_up()
+            try:
+                self._clean_up()
+            finally:
+                self._tell_the_end()
 
     # -- one turn ----------------------------------------------------------------------------
 
@@ -147,9 +152,9 @@ class Supervisor:
             case to_launcher.Ready(pid, limits):
                 self._is_ready(pid, limits)
             case to_launcher.Pong(pid):
-                for duty in self._duties.values():
+                for role, duty in self._duties.items():
                     if duty.pid == pid:
-                        duty.answered_at = time.monotonic()
+                        self._silent_ticks[role] = 0
             case to_launcher.Failed(_, reason):
                 self._give_up(ModelError(reason))
 
@@ -158,14 +163,14 @@ class Supervisor:
             self._give_up(LaunchError(f"the {role} process speaks {protocol}, not {PROTOCOL}"))
             return
         postbox = Postbox(self._context, orders_path(self._directory.path, role), orders.WIRE)
-        self._duties[role] = _Duty(pid, postbox, False, time.monotonic())
+        self._duties[role] = _Duty(pid, postbox)
         postbox.try_send(orders.Begin(self._epoch))
 
     def _is_ready(self, pid: int, limits: RequestLimits | None) -> None:
         for role, duty in self._duties.items():
             if duty.pid == pid:
-                duty.is_ready, duty.answered_at = True, time.monotonic()
-                self._failed_starts[role] = 0
+                duty.is_ready = True
+                self._silent_ticks[role] = self._failed_starts[role] = 0
         self._limits = limits or self._limits
         self._serve_if_ready()
 
@@ -178,29 +183,42 @@ class Supervisor:
             self.started.set_result(None)
 
     def _tick(self) -> None:
-        """Ask every process whether its loop runs; replace those that stay silent."""
+        """Ask every process whether its loop runs; replace those that stay silent.
+
+        Silence is counted in ticks, not by a clock: it is not theirs while this process was
+        stopped itself.
+        """
         self._next_ping += 1
-        for role, duty in self._duties.items():
-            silence_s = time.monotonic() - duty.answered_at
-            if duty.is_ready and silence_s > self._config.watchdog_timeout_s:
+        for role in _ROLES:
+            if role == "scheduler" and not self._is_loaded:
+                continue  # loading takes as long as it takes
+            if role not in self._duties and self._drain_until is not None:
+                continue  # nothing is replaced any more
+            self._silent_ticks[role] += 1
+            duty = self._duties.get(role)
+            is_ready = duty is not None and duty.is_ready
+            limit_s = self._config.watchdog_timeout_s
+            silence_s = self._silent_ticks[role] * _TICK_S
+            if silence_s > (limit_s if is_ready else max(limit_s, _START_S)):
                 logger.error("the %s process is silent for %.0f s: killed", role, silence_s)
-                os.kill(duty.pid, signal.SIGKILL)
-            elif duty.is_ready:
+                self._kill(role)
+            elif duty is not None and is_ready:
                 duty.orders.try_send(orders.Ping(self._next_ping))
+
+    def _kill(self, role: Role) -> None:
+        """The scheduler with its fork server, as either may be the one that is stuck."""
+        self._children["fork_server" if role == "scheduler" else role].kill()
 
     # -- life and death ----------------------------------------------------------------------
 
     def _start(self, role: Role) -> None:
         path = self._directory.path
+        self._silent_ticks[role] = 0
         if role != "scheduler":
             fd = self._listener.fileno() if role == "tokenizer" else -1
             self._children[role] = spawn(role, self._config, path, fd=fd)
         elif self._is_loaded:
-            stdin = self._children["fork_server"].popen.stdin
-            assert stdin is not None
-            with suppress(BrokenPipeError):  # it has ended, and is replaced in a moment
-                stdin.write(fork_server.FORK)
-                stdin.flush()
+            self._children["fork_server"].tell(fork_server.FORK)
         elif "fork_server" not in self._children:
             self._start_fork_server()
 
@@ -226,12 +244,16 @@ class Supervisor:
             except BlockingIOError:
                 return
             if not data:
-                os.close(self._reports_fd)
-                self._reports_fd = -1
+                self._close_reports()
                 return
             *lines, self._report_bytes = (self._report_bytes + data).split(b"\n")
             for line in lines:
                 self._hear(fork_server.DECODER.decode(line))
+
+    def _close_reports(self) -> None:
+        if self._reports_fd >= 0:
+            os.close(self._reports_fd)
+            self._reports_fd = -1
 
     def _hear(self, report: fork_server.ForkReport) -> None:
         match report:
@@ -250,7 +272,8 @@ class Supervisor:
             self._lost("tokenizer" if name == "tokenizer" else "detokenizer", how)
             return
         self._read_reports()
-        self._is_loaded, self._scheduler_pid = False, None  # its scheduler dies with it
+        self._close_reports()  # its scheduler, which dies with it, may hold the other end still
+        self._is_loaded, self._scheduler_pid = False, None
         self._lost("scheduler", f"its fork server: {how}")
 
     def _lost(self, role: Role, how: str) -> None:
@@ -300,34 +323,31 @@ class Supervisor:
         self._drain_until = self._drain_until or time.monotonic()
         for duty in self._duties.values():
             duty.orders.try_send(orders.Stop())
-        if (server := self._children.get("fork_server")) is not None and server.popen.stdin:
-            with suppress(BrokenPipeError):
-                server.popen.stdin.close()
-        if not self.started.done():
-            self._kill_all()
+        for name, child in self._children.items():
+            child.end_input()
+            role = "scheduler" if name == "fork_server" else name
+            if role not in self._duties or not self.started.done():
+                child.kill()  # it could not hear, or has nothing to lose
         deadline = time.monotonic() + _END_S
         while self._children and time.monotonic() < deadline:
             self._turn(deadline - time.monotonic())
 
-    def _kill_all(self) -> None:
+    def _clean_up(self) -> None:
         for child in self._children.values():
             child.kill()  # the fork server's scheduler dies with it
-
-    def _clean_up(self) -> None:
-        self._kill_all()
-        for child in self._children.values():
             child.wait()
         for duty in self._duties.values():
             duty.orders.close()
         self._mailbox.close()
         self._context.term()
         self._listener.close()
-        if self._reports_fd >= 0:
-            os.close(self._reports_fd)
+        self._close_reports()
         with self._wake_lock:
             os.close(self._wake_fd)
             self._wake_fd = -1
         self._directory.close()
+
+    def _tell_the_end(self) -> None:
         if not self.started.done():
             self.started.set_exception(self._error or LaunchError("stopped while it started"))
         if self._error is None:

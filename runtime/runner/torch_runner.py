@@ -135,7 +135,8 @@ class TorchRunner:
         sampled = sample(logits_NV, [rows[index] for index in indices]) if indices else []
         for index, token in zip(indices, sampled, strict=True):
             row = step.rows[index]
-            self.tables.ids_RP[row.table_row, row.end] = token.token_id
+            if token.failure is None:  # else what stands there is an id too, for the next forward
+                self.tables.ids_RP[row.table_row, row.end] = token.token_id
         return StepResult(dict(zip(indices, sampled, strict=True)), done.prompt_logprobs)
 
 

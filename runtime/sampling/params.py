@@ -8,6 +8,7 @@ from ..errors import InvalidRequest
 
 MAX_STOPS = 32
 MAX_STOP_BYTES = 1024
+MAX_STOP_IDS = 1024
 MAX_LOGIT_BIAS = 1024
 MAX_CHOICES = 128
 
@@ -68,6 +69,10 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         for text in self.stop:
             _check_stop(text)
         check_type("stop_token_ids", self.stop_token_ids, tuple)
+        if len(self.stop_token_ids) > MAX_STOP_IDS:
+            raise InvalidRequest(
+                f"at most {MAX_STOP_IDS} stop_token_ids are allowed", param="stop_token_ids"
+            )
         for token_id in self.stop_token_ids:
             check_int("stop_token_ids", token_id, -(2**63), 2**63 - 1)
 

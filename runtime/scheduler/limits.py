@@ -54,6 +54,12 @@ class RequestLimits:
                 f"of {self.context_len}",
                 param="input_ids",
             )
+        if prompt_len > self.pool_tokens:
+            raise InvalidRequest(
+                f"the prompt of {prompt_len} tokens is longer than the KV pool, which has "
+                f"{self.pool_tokens} slots",
+                param="input_ids",
+            )
         if prompt_len + max_new_tokens > self.context_len:
             raise InvalidRequest(
                 f"{prompt_len} prompt tokens and max_new_tokens={max_new_tokens} exceed the "

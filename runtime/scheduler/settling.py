@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from ..messages import FinishReason, TokenLogprob, TokenOutput
-from ..sampling.sampler import NOT_FINITE, Sampled
+from ..sampling.sampler import NO_TOKEN, NOT_FINITE, Sampled
 from .ends import End
 from .request import Request
 from .step import StepResult, StepRow
@@ -68,7 +68,8 @@ def settle_row(request: Request, row: StepRow, index: int, result: StepResult) -
 
 
 def _failed(request: Request, why: str) -> Settlement:
-    reason = FinishReason(kind="error", message=why)
+    """That no token is left is what the request asked for itself: its constraint, its bans."""
+    reason = FinishReason(kind="error", message=why, bad_request=why == NO_TOKEN)
     return Settlement(end=request.ends.so_far(reason), poisoned=why == NOT_FINITE)
 
 

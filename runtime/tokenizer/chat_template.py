@@ -27,6 +27,7 @@ from .role_markers import find_markers
 
 _MARKS = [chr(code) for code in range(0xFDD1, 0xFDF0)]
 _MAX_CACHED_ROLES = 1024
+_MAX_CACHED_CHARS = 2048  # of the roles of one entry
 
 # Templates build control tokens out of these names ("<|" + role + "|>"); any other role that
 # could complete a control token is disarmed.
@@ -97,7 +98,8 @@ class ChatTemplate:
         """Markers of the last of `roles`; `InvalidRequest` if the template has none."""
         if not roles or not all(roles):
             raise InvalidRequest("role markers need non-empty roles", param="roles")
-        if "strftime_now" in self._source:  # the markers may contain today's date
+        is_long = len("\n".join(roles)) > _MAX_CACHED_CHARS  # callers choose them: bound the memory
+        if is_long or "strftime_now" in self._source:  # the markers may contain today's date
             return self._find_markers(tuple(roles))
         return self._cached_markers(tuple(roles))
 

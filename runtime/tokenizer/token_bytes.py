@@ -30,9 +30,10 @@ class TokenDecoder:
     def bytes_of(self, token: str) -> bytes:
         """The token's bytes; a byte-level token with a foreign character stands for itself."""
         if self.byte_chars is not None:
-            if all(char in self.byte_chars for char in token):
-                return bytes(self.byte_chars[char] for char in token)
-            return token.encode()
+            try:
+                return bytes(map(self.byte_chars.__getitem__, token))
+            except KeyError:
+                return token.encode()
         if match := _BYTE_TOKEN.fullmatch(token):
             return bytes([int(match[1], 16)])
         for old, new in self.replacements:

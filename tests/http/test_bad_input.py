@@ -163,6 +163,9 @@ SAMPLING: list[tuple[dict[str, Any], str]] = [
     ({"stop_token_ids": 5}, "stop_token_ids"),
     ({"stop_token_ids": [2**64]}, "stop_token_ids"),
     ({"stop_token_ids": ["x"]}, "stop_token_ids[0]"),
+    ({"stop_token_ids": [5] * 100_000}, "stop_token_ids"),
+    ({"regex": r"a[\ud800-\udfff]"}, "regex"),
+    ({"ebnf": 'root ::= "a" x\nx ::= x'}, "ebnf"),
     ({"logit_bias": {"x": 1}}, "logit_bias"),
     ({"logit_bias": {"1": "x"}}, "logit_bias"),
     ({"logit_bias": {"-1": 1}}, "logit_bias"),
@@ -211,6 +214,10 @@ OTHERS: list[tuple[dict[str, Any], str]] = [
     (
         {"input_ids": [[1], [2]], "sampling_params": [{}, {"regex": "("}]},
         "sampling_params[1].regex",
+    ),
+    (
+        {"input_ids": [[1], [2], [1] * CONTEXT_LEN], "sampling_params": {"regex": "a"}},
+        "sampling_params.max_new_tokens",
     ),
     (
         {"input_ids": [[1], [2]], "sampling_params": [{}, {"zzz": 7}]},
@@ -269,6 +276,11 @@ OTHER_ROUTES: list[tuple[str, object, int, str | None]] = [
     ("/detokenize", {"tokens": [[1], [2**63]]}, 400, "tokens[1][0]"),
     ("/detokenize", {"tokens": [[1], 2]}, 400, "tokens[1]"),
     ("/detokenize", {"tokens": [1, [2]]}, 400, "tokens[1]"),
+    ("/detokenize", {"tokens": [1] * (CONTEXT_LEN + 1)}, 400, "tokens"),
+    ("/detokenize", {"tokens": [[1]] * (MAX_OPEN + 1)}, 400, "tokens"),
+    ("/detokenize", {"tokens": [[1], [1] * (CONTEXT_LEN + 1)]}, 400, "tokens[1]"),
+    ("/tokenize", {"messages": [{"role": "user"}] * (CONTEXT_LEN + 1)}, 400, "messages"),
+    ("/role_markers", {"roles": ["x" * 1_000_000]}, 400, "roles"),
     ("/role_markers", {"roles": []}, 400, "roles"),
     ("/role_markers", {"roles": [""]}, 400, "roles"),
     ("/role_markers", {"roles": ["user"] * (CONTEXT_LEN + 1)}, 400, "roles"),

@@ -121,6 +121,7 @@ ONLY_CHAT: list[tuple[dict[str, object], int, str | None]] = [
     ),
     ({"messages": [{"role": "user", "content": LONG}]}, 400, "messages"),
     ({"messages": [{"role": "user", "content": HUGE}]}, 400, "messages"),
+    ({"messages": [{"role": "user", "content": ""}] * (CONTEXT_LEN + 1)}, 400, "messages"),
     ({"max_completion_tokens": CONTEXT_LEN}, 400, "max_completion_tokens"),
     ({"max_completion_tokens": -5}, 400, "max_completion_tokens"),
     ({"max_completion_tokens": 5, "max_tokens": 6}, 400, "max_tokens"),

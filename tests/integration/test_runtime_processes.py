@@ -17,6 +17,7 @@ import httpx
 import pytest
 
 from espalier.runtime.errors import LaunchError, ModelError
+from espalier.runtime.processes import supervisor
 from espalier.runtime.processes.launcher import Launcher
 from tests.integration.servers import (
     DEADLINE_S,
@@ -407,6 +408,17 @@ def test_a_port_in_use_is_named(server: Launcher) -> None:
     port = int(server.url.rpartition(":")[2])
     with pytest.raises(LaunchError, match=f"port {port}.*in use"):
         launcher(port=port)
+
+
+def test_a_process_that_speaks_another_protocol_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As when the package was upgraded under a launcher that still runs."""
+    before = directories()
+    monkeypatch.setattr(supervisor, "PROTOCOL", "espalier/0")
+    with pytest.raises(LaunchError, match="speaks espalier/1, not espalier/0"):
+        launcher().start()
+    assert directories() <= before
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
@@ -294,6 +295,17 @@ def test_markers_rebuild_the_whole_chat(source: str, roles: list[str]) -> None:
 def test_markers_that_do_not_exist(source: str, roles: list[str], words: str) -> None:
     with pytest.raises(InvalidRequest, match=words):
         template(source).role_markers(roles)
+
+
+@pytest.mark.parametrize("roles", [["x" * 100_000], ["user"] * 5000], ids=["long", "many"])
+def test_markers_of_large_roles_are_not_kept(roles: list[str]) -> None:
+    chat = template(CHATML)
+    tracemalloc.start()
+    for i in range(20):
+        assert chat.role_markers([*roles, f"r{i}"]).open == f"<|im_start|>r{i}\n"
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept < 1 << 20
 
 
 def test_markers_follow_the_clock() -> None:

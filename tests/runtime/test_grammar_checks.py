@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
+import tracemalloc
+from types import FrameType
 from typing import Annotated, Any, Literal
 
 import pydantic
@@ -101,6 +104,12 @@ UNENFORCED: list[tuple[dict[str, Any], str]] = [
     ({"oneOf": [{"type": "string"}, {"const": "a"}]}, "'oneOf'"),
     ({"oneOf": [{"const": 1}, {"const": 1.0}]}, "'oneOf'"),
     ({"oneOf": [{"type": "object"}, {"type": "object"}]}, "'oneOf'"),
+    ({"oneOf": [{"enum": [1, 2]}, {"enum": [3, 2]}]}, "'oneOf'"),
+    ({"oneOf": [{"type": "string"}] * 257}, "'oneOf' has more than 256"),
+    ({"anyOf": [{}], "properties": {"x" * 900: {}}}, "'properties' beside"),
+    ({"properties": {"x" * 900: {"not": {}}}}, "'not'"),
+    ({"anyOf": [{"$ref": "#/anyOf/00"}]}, "leads nowhere"),
+    ({"anyOf": [{"$ref": "#/anyOf/1"}]}, "leads nowhere"),
     ({"type": "array", "prefixItems": [{}, {"not": {}}]}, "#/prefixItems/1: 'not'"),
     ({"type": "object", "properties": {"a/b~c": {"not": {}}}}, "#/properties/a~1b~0c: 'not'"),
     ({"type": "object", "additionalProperties": {"not": {}}}, "#/additionalProperties: 'not'"),
@@ -152,6 +161,7 @@ ACCEPTED: list[Constraint] = [
     JsonSchema('{"oneOf":[{"type":"string"},{"type":["integer","null"]}]}'),
     JsonSchema('{"properties":{"required":{"type":"string"},"not":{"type":"null"}}}'),
     JsonSchema('{"type":"array","items":{"$ref":"#"}}'),
+    JsonSchema(json.dumps({"oneOf": [{"const": i} for i in range(2000)]})),
     JsonSchema('{"anyOf":[{"type":"null"},{"$ref":"#/anyOf/0"}]}'),
     Regex(r"^a|b$"),
     Ebnf('root ::= "a"'),
@@ -164,3 +174,31 @@ ACCEPTED: list[Constraint] = [
 @pytest.mark.parametrize("constraint", ACCEPTED, ids=lambda constraint: repr(constraint)[:60])
 def test_accepted(constraint: Constraint) -> None:
     check_constraint(constraint)
+
+
+LARGE: dict[str, object] = {
+    "a oneOf of values": {"oneOf": [{"const": i} for i in range(6000)]},
+    "many schemas below a long name": {"properties": {"x" * 60_000: {"anyOf": [{}] * 15_000}}},
+}
+
+
+@pytest.mark.parametrize("schema", LARGE.values(), ids=LARGE.keys())
+def test_the_work_grows_with_the_size_of_a_schema_alone(schema: object) -> None:
+    """In function calls and in bytes: each schema with each would be 18 million, each with the
+    long name 900 MB."""
+    constraint = JsonSchema(json.dumps(schema))
+    calls = 0
+
+    def count(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    tracemalloc.start()
+    sys.setprofile(count)
+    try:
+        check_constraint(constraint)
+    finally:
+        sys.setprofile(None)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert calls < 3_000_000 and peak < 32 << 20

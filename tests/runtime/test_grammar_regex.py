@@ -37,6 +37,8 @@ def test_translation(pattern: str, translated: str) -> None:
         ("a^b", r"position 2: '\^'"),
         ("a$b", r"position 2: '\$'"),
         ("(^a)", "may only stand at an end"),
+        (r"\ud83d\ude00", r"position 1: \\ud83d is half a character"),
+        (r"x[a\uDFFF]", r"position 4: \\uDFFF is half a character"),
         ("(a$)", "may only stand at an end"),
         (r"\Aab", r"position 1: the escape \\A"),
         (r"ab\Z", r"position 3: the escape \\Z"),

@@ -14,6 +14,7 @@ from espalier.runtime.sampling.params import (
     MAX_CHOICES,
     MAX_LOGIT_BIAS,
     MAX_STOP_BYTES,
+    MAX_STOP_IDS,
     MAX_STOPS,
     SamplingParams,
 )
@@ -46,6 +47,7 @@ GOOD: list[dict[str, Any]] = [
     {"seed": 2**63 - 1},
     {"stop": ("x" * MAX_STOP_BYTES,)},
     {"stop": ("a",) * MAX_STOPS},
+    {"stop_token_ids": (1,) * MAX_STOP_IDS},
     {"stop_token_ids": (-5, 10**9)},
     {"n": MAX_CHOICES},
 ]
@@ -119,6 +121,7 @@ BAD: list[tuple[str, Any]] = [
     ("logit_bias", {1: 10**400}),
     ("logit_bias", [1]),
     ("stop_token_ids", 5),
+    ("stop_token_ids", (1,) * (MAX_STOP_IDS + 1)),
     ("ignore_eos", 3),
     ("n", 0),
     ("n", MAX_CHOICES + 1),

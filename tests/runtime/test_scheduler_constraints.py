@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from espalier.runtime.grammar.service import GrammarService
-from espalier.runtime.messages import Choice, Regex
+from espalier.runtime.messages import Choice, Ebnf, Regex
 from tests.fakes import EOS, byte_tokens, byte_vocabulary, tiny_config, tiny_weights
 from tests.harness import Harness
 
@@ -63,4 +63,27 @@ def test_an_abort_while_the_grammar_compiles(harness: Harness) -> None:
     harness.abort("x")
     harness.run()
     assert outcome.finish.kind == "abort"
+    harness.assert_drained()
+
+
+def test_a_grammar_that_leads_nowhere_ends_its_request_alone(harness: Harness) -> None:
+    """Also in the step that is launched before anybody knows that there is no token."""
+    plain = harness.submit([1], max_new_tokens=8)
+    lost = harness.submit([2], constraint=Ebnf('root ::= "a" x\nx ::= x'), max_new_tokens=8)
+    harness.run()
+    assert lost.ids == [ord("a")]
+    assert lost.finish.kind == "error" and lost.finish.bad_request
+    assert plain.finish.kind == "length" and len(plain.ids) == 8
+    assert harness.scheduler.stats.num_failed_steps == 0
+    harness.assert_drained()
+
+
+def test_bans_that_leave_no_token_are_a_bad_request(harness: Harness) -> None:
+    everything = tuple(range(260))
+    plain = harness.submit([1], max_new_tokens=4)
+    lost = harness.submit([2], stop_token_ids=everything, min_new_tokens=1, max_new_tokens=4)
+    harness.run()
+    assert lost.ids == [] and lost.finish.kind == "error" and lost.finish.bad_request
+    assert plain.finish.kind == "length"
+    assert harness.scheduler.stats.num_failed_steps == 0
     harness.assert_drained()

@@ -8,11 +8,24 @@ import numpy as np
 import pytest
 
 from espalier.runtime.errors import InvalidRequest, RequestFailed
-from espalier.runtime.messages import FinishReason, LogprobOptions, TokenOutput, Usage
+from espalier.runtime.messages import (
+    Constraint,
+    FinishReason,
+    LogprobOptions,
+    Regex,
+    TokenOutput,
+    Usage,
+)
 from espalier.runtime.programs.backend import GenerateCall
 from espalier.runtime.sampling.params import SamplingParams
 from espalier.runtime.scheduler.limits import RequestLimits
-from espalier.runtime.submission import Submission, expand, scoring_requests, token_ids
+from espalier.runtime.submission import (
+    Submission,
+    expand,
+    expand_each,
+    scoring_requests,
+    token_ids,
+)
 
 LIMITS = RequestLimits(context_len=10, pool_tokens=10, vocab_size=10)
 USAGE = Usage(prompt_tokens=1, completion_tokens=1, cached_tokens=0)
@@ -90,3 +103,43 @@ def test_an_error_in_one_choice_is_raised_whoever_has_ended_before() -> None:
             TokenOutput(rid="r", choice=0, finish=FinishReason(kind="error", message="why"))
         )
     assert submission.num_open == 1
+
+
+def test_what_calls_share_is_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    checked: list[Constraint] = []
+    monkeypatch.setattr("espalier.runtime.submission.check_constraint", checked.append)
+    shared, own = Regex("a"), Regex("a")
+    sampling = SamplingParams(max_new_tokens=2)
+    calls = [
+        GenerateCall(input_ids=[1], sampling=sampling, constraint=constraint)
+        for constraint in (shared, shared, own)
+    ]
+    requests = [request for [request] in expand_each(calls, LIMITS)]
+    assert len(checked) == 2 and checked[0] is shared and checked[1] is own
+    assert len({request.rid for request in requests}) == 3
+    assert len({request.sampling.seed for request in requests}) == 3
+
+
+@pytest.mark.parametrize(
+    ("prompt_len", "max_new_tokens", "param"),
+    [
+        (6, 0, None),
+        (6, 1, None),
+        (6, 2, "max_new_tokens"),
+        (7, 0, "input_ids"),
+        (8, 0, "input_ids"),
+        (8, 1, "input_ids"),
+        (9, 0, "input_ids"),
+    ],
+)
+def test_what_is_too_long_is_named(prompt_len: int, max_new_tokens: int, param: str | None) -> None:
+    limits = RequestLimits(context_len=8, pool_tokens=6, vocab_size=10)
+    long = GenerateCall(
+        input_ids=[1] * prompt_len, sampling=SamplingParams(max_new_tokens=max_new_tokens)
+    )
+    if param is None:
+        assert len(expand(long, limits)) == 1
+        return
+    with pytest.raises(InvalidRequest) as refused:
+        expand(long, limits)
+    assert refused.value.param == param

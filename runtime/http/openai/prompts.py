@@ -23,6 +23,8 @@ async def chat_prompt(client: RuntimeClient, messages: Sequence[ChatMessage]) ->
     """
     if not messages:
         raise InvalidRequest("messages is empty", param="messages")
+    if len(messages) > client.limits.context_len:
+        raise too_long("messages", f"{len(messages)} messages", client.limits)
     plain = [_plain_message(message, f"messages[{i}]") for i, message in enumerate(messages)]
     max_chars = client.limits.context_len * client.tokenizer.max_token_bytes
     num_chars = sum(len(text) for message in plain for text in message.values())
