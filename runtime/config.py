@@ -24,10 +24,10 @@ class SchedulerConfig:
         64, "rows of the device tables: requests that hold KV at one time"
     )
     max_step_tokens: int = option(
-        512, "budget of one step, shared by decodes and prefill chunks", value="tokens"
+        128, "budget of one step, shared by decodes and prefill chunks", value="tokens"
     )
     max_chunk_len: int = option(
-        512,
+        128,
         "the most of one request in one step",
         value="tokens",
         flag="--chunked-prefill-size",
@@ -36,6 +36,12 @@ class SchedulerConfig:
         True,
         "plan and settle on the CPU while the device computes",
         flag="--disable-overlap-schedule",
+    )
+    max_overlap_tokens: int = option(
+        64,
+        "a larger step ends before the next one is planned: it gains nothing from overlap, and "
+        "an abort that came meanwhile need not wait for another one",
+        value="tokens",
     )
     radix_cache: bool = option(True, "share computed prefixes between requests")
     policy: SchedulePolicy = option(
@@ -55,6 +61,7 @@ class SchedulerConfig:
         """Raise `InvalidRequest` naming the first field that is out of its range."""
         for name in ("max_running_requests", "max_step_tokens", "max_chunk_len", "max_passes"):
             check_int(name, getattr(self, name), 1, 2**31 - 1)
+        check_int("max_overlap_tokens", self.max_overlap_tokens, 0, 2**31 - 1)
         check_type("overlap", self.overlap, bool)
         check_type("radix_cache", self.radix_cache, bool)
         check_float("new_token_reserve", self.new_token_reserve, 0.0, 1.0)
@@ -146,7 +153,7 @@ class ServerConfig:
     max_queued_requests: int = option(
         1024, "sequences that may be open at one time; more are refused with 503"
     )
-    max_body_bytes: int = option(32 << 20, "the longest HTTP request body", value="bytes")
+    max_body_bytes: int = option(16 << 20, "the longest HTTP request body", value="bytes")
     drain_timeout_s: float = option(
         30.0,
         "how long open requests may go on once the server is told to stop",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import signal
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Protocol
@@ -50,7 +50,7 @@ def serve(runtime: Runtime, config: ServerConfig, notices: Console) -> None:
     A signal while it serves begins a drain, a second one cuts that short. While it starts,
     the first one ends it.
     """
-    with _signals_raise_stop_asked():
+    with _signals_raise_stop_asked() as ignore_signals:
         try:
             _start(runtime, config, notices)
             try:
@@ -63,6 +63,7 @@ def serve(runtime: Runtime, config: ServerConfig, notices: Console) -> None:
         except StopAsked:
             notices.print("espalier: stopping now")
         finally:
+            ignore_signals()
             runtime.close(0)
 
 
@@ -93,8 +94,8 @@ def _drain(runtime: Runtime) -> None:
 
 
 @contextmanager
-def _signals_raise_stop_asked() -> Generator[None]:
-    """Later ones than the first two are ignored: everything ends anyway."""
+def _signals_raise_stop_asked() -> Generator[Callable[[], None]]:
+    """Gives what ends that: from then on, and after the second, they are ignored."""
     num_left = 2
 
     def ask(number: int, frame: object) -> None:
@@ -103,9 +104,13 @@ def _signals_raise_stop_asked() -> Generator[None]:
         if num_left >= 0:
             raise StopAsked
 
+    def ignore() -> None:
+        nonlocal num_left
+        num_left = 0
+
     before = {number: signal.signal(number, ask) for number in _STOP_SIGNALS}
     try:
-        yield
+        yield ignore
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -21,11 +21,15 @@ class Runtime(RuntimeEndpoint):
     def __init__(self, model: str = "smollm2", **options: object) -> None:
         config = ServerConfig.of(model=model, **options)
         self._launcher = Launcher(config, uds=True)
-        self._launcher.start()
         super().__init__(
             self._launcher.url, api_key=config.api_key, uds=str(self._launcher.uds_path)
         )
         atexit.register(self.close)
+        try:
+            self._launcher.start()
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def pids(self) -> dict[str, int]:

@@ -209,7 +209,7 @@ def _are_disjoint(first: _Alternative, second: _Alternative) -> bool:
         return False
     if not first.types & second.types:
         return not {"integer", "number"} <= first.types | second.types
-    if first.types | second.types != {"object"}:
+    if first.types | second.types != frozenset({"object"}):
         return False
     return any(
         name in second.tags and tag.isdisjoint(second.tags[name])

@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import os
 import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 
-import uvicorn
 import uvloop
 
 from ..client import RuntimeClient
 from ..http.app import create_app
 from ..http.metrics import Metrics
+from ..http.server import HttpServer
 from ..http.service import Service
 from ..ipc import to_scheduler, to_tokenizer
 from ..ipc.orders import Drain, NewEpoch, Order, Ping, Serve, Stop
@@ -28,8 +28,9 @@ from ..tokenizer.tokenizer import load_tokenizer
 from .child import Settings
 from .line import Line
 
+logger = logging.getLogger(__name__)
+
 _DRAIN_POLL_S = 0.05
-_CLOSE_CONNECTIONS_S = 2
 
 
 class TokenizerProcess:
@@ -54,7 +55,7 @@ class TokenizerProcess:
             metrics=Metrics(),
             started_at=time.time(),
         )
-        self._server = _server(service)
+        self._server = HttpServer(create_app(service))
         self._socket = socket.socket(fileno=settings.fd)
         self._pid = os.getpid()
         self._drain: asyncio.Task[None] | None = None
@@ -73,8 +74,16 @@ class TokenizerProcess:
 
     def _watch(self, loop: asyncio.AbstractEventLoop, fd: int, read: Callable[[], None]) -> None:
         """ZeroMQ's descriptors tell changes only, so what is there already is read now."""
-        loop.add_reader(fd, read)
-        loop.call_soon(read)
+
+        def read_or_die() -> None:
+            try:
+                read()
+            except BaseException:  # the loop would go on, and whoever waits for the rest, wait
+                logger.exception("the tokenizer process can't read its mailbox")
+                os._exit(1)
+
+        loop.add_reader(fd, read_or_die)
+        loop.call_soon(read_or_die)
 
     def _take_news(self) -> None:
         for news in self._line.news.drain():
@@ -107,43 +116,6 @@ class TokenizerProcess:
             await asyncio.sleep(_DRAIN_POLL_S)
         self._client.close()
         self._server.stop()
-
-
-class _Server(uvicorn.Server):
-    """Sleeps until it is told to stop: the library's own loop wakes ten times a second."""
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self._stop = asyncio.Event()
-
-    async def main_loop(self) -> None:
-        await self._stop.wait()
-
-    def stop(self, *, now: bool = False) -> None:
-        """End: when the open connections have ended, for a short while, or now."""
-        self.should_exit, self.force_exit = True, now
-        self._stop.set()
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """A signal that was sent to this very process."""
-        self.stop()
-
-
-def _server(service: Service) -> _Server:
-    return _Server(
-        uvicorn.Config(
-            create_app(service),
-            http="httptools",
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            date_header=False,  # its time would stand still without the library's loop
-            timeout_keep_alive=75,
-            timeout_graceful_shutdown=_CLOSE_CONNECTIONS_S,
-        )
-    )
 
 
 def run(settings: Settings) -> None:

@@ -90,8 +90,9 @@ class Executor:
         if loop is None or thread is None:
             return
         if is_first:
-            wait(asyncio.run_coroutine_threadsafe(self._shut_down(), loop))
-            loop.call_soon_threadsafe(loop.stop)
+            ended = asyncio.run_coroutine_threadsafe(self._shut_down(), loop)
+            ended.add_done_callback(lambda _: loop.call_soon_threadsafe(loop.stop))
+            wait(ended)  # if that is interrupted, the loop ends all the same
         thread.join()
 
     def __enter__(self) -> Executor:

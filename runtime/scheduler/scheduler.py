@@ -1,6 +1,6 @@
 """The scheduler: owns every accepted request from its arrival to its one final message.
 
-One loop for overlap depth 0 and 1. With a forward in flight the CPU settles the step before,
+One loop for overlap depth 0 (long steps, or all) and 1. With a forward in flight the CPU settles the step before,
 prepares the masks of this one and plans the next. Token ids only, never text.
 """
 
@@ -55,6 +55,10 @@ class _Flight:
     def number(self) -> int:
         return self.launched.step.number
 
+    @property
+    def num_tokens(self) -> int:
+        return self.launched.step.num_tokens
+
 
 class Scheduler:
     """Runs requests in steps; everything but `inbox` and `stats` belongs to one thread."""
@@ -69,7 +73,7 @@ class Scheduler:
         channel: Channel,
     ) -> None:
         self.inbox: SimpleQueue[Message] = SimpleQueue()
-        self._overlap = config.overlap
+        self._max_overlap_tokens = config.max_overlap_tokens if config.overlap else 0
         self._cache = cache
         self._runner = runner
         self._grammars = grammars
@@ -104,7 +108,7 @@ class Scheduler:
         flight = self._settle(self._in_flight, successor=launched)
         self._sample(flight)
         self._in_flight = flight
-        if not self._overlap:
+        if flight is not None and flight.num_tokens > self._max_overlap_tokens:
             self._in_flight = self._settle(flight, successor=None)
         self._emit()
         return True

@@ -62,7 +62,7 @@ def _value(option: Option) -> list[str]:
     if option.kind is bool:
         return []
     return [
-        option.choices[-1] if option.choices else {int: "500", float: "1", str: "x"}[option.kind]
+        option.choices[-1] if option.choices else {int: "100", float: "1", str: "x"}[option.kind]
     ]
 
 

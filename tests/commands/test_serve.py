@@ -107,21 +107,30 @@ def test_a_signal_while_it_starts_ends_it_without_a_drain() -> None:
     assert runtime.told == ["start", "close 0"]
 
 
-def test_signals_after_the_second_change_nothing() -> None:
-    class Slow(RecordedRuntime):
-        def close(self, drain_s: float | None = None) -> None:
-            if drain_s == 0:
-                signal.raise_signal(signal.SIGINT)
-                signal.raise_signal(signal.SIGTERM)
-            super().close(drain_s)
+class InterruptedAtTheEnd(RecordedRuntime):
+    def close(self, drain_s: float | None = None) -> None:
+        if drain_s == 0:
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGTERM)
+        super().close(drain_s)
 
+
+def test_signals_after_the_second_change_nothing() -> None:
     def drain() -> None:
         _interrupt()
         assert runtime.cut_short.wait(10)
 
-    runtime = Slow(on_wait=_interrupt, on_drain=drain)
+    runtime = InterruptedAtTheEnd(on_wait=_interrupt, on_drain=drain)
     _serve(runtime)
     assert runtime.told == ["start", "wait", "drain", "close 0"]
+
+
+@pytest.mark.parametrize("events", [{}, {"on_start": _interrupt}])
+def test_nothing_interrupts_the_last_close(events: dict[str, Callable[[], None]]) -> None:
+    """It takes a moment, and what it leaves behind nobody would end."""
+    runtime = InterruptedAtTheEnd(**events)
+    _serve(runtime)
+    assert runtime.told[-1] == "close 0"
 
 
 @pytest.mark.parametrize("moment", ["on_start", "on_wait"])

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 
 import httpx
 import pytest
-import uvicorn
 
 from espalier.runtime.http.app import create_app
+from espalier.runtime.http.server import MAX_HEAD_BYTES, HttpServer
 from tests.http_serving import events_of, nothing_held, served_runtime, stats_when, when
 from tests.inprocess import InProcessRuntime
 
@@ -25,23 +25,14 @@ async def listening() -> AsyncGenerator[tuple[InProcessRuntime, httpx.AsyncClien
     async with served_runtime() as (runtime, service):
         with socket.create_server(("127.0.0.1", 0)) as listener:
             port: int = listener.getsockname()[1]
-            config = uvicorn.Config(
-                create_app(service),
-                http="httptools",
-                ws="none",
-                lifespan="off",
-                log_config=None,
-                access_log=False,
-                timeout_graceful_shutdown=2,
-            )
-            server = uvicorn.Server(config)
+            server = HttpServer(create_app(service))
             serving = asyncio.ensure_future(server.serve(sockets=[listener]))
             await when(lambda: server.started)
             async with httpx.AsyncClient(
                 base_url=f"http://127.0.0.1:{port}", timeout=DEADLINE_S
             ) as client:
                 yield runtime, client
-            server.should_exit = True
+            server.stop()
             async with asyncio.timeout(DEADLINE_S):
                 await serving
 
@@ -109,3 +100,84 @@ def test_a_too_long_body_is_answered_while_it_is_sent() -> None:
             assert (await client.get("/health")).status_code == 200
 
     asyncio.run(run())
+
+
+def request_bytes(body: Mapping[str, object], path: str = "/generate", head: bytes = b"") -> bytes:
+    payload = json.dumps(body).encode()
+    start = f"POST {path} HTTP/1.1\r\nHost: here\r\nContent-Length: {len(payload)}\r\n"
+    return start.encode() + head + b"\r\n" + payload
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_pipelines_and_leaves_frees_its_slots(stream: bool) -> None:
+    async def run() -> None:
+        async with listening() as (runtime, client):
+            port = client.base_url.port
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            body = {"text": "Once", "stream": stream, "sampling_params": LONG}
+            writer.write(request_bytes(body) + request_bytes(body))
+            await when(lambda: runtime.client.num_open > 0)
+            writer.close()
+            await when(lambda: runtime.client.num_open == 0)
+            await stats_when(runtime, nothing_held)
+
+    asyncio.run(run())
+
+
+def test_a_pipelined_request_is_dropped_and_the_first_one_answered() -> None:
+    async def run() -> None:
+        async with listening() as (runtime, client):
+            reader, writer = await asyncio.open_connection("127.0.0.1", client.base_url.port)
+            body = {"text": "Once", "sampling_params": {"max_new_tokens": 3, "ignore_eos": True}}
+            writer.write(request_bytes(body) * 3)
+            answer = await reader.read()  # to the end of the connection
+            assert answer.count(b"HTTP/1.1 200") == 1 and b'"completion_tokens":3' in answer
+            assert runtime.client.num_open == 0
+            writer.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("part", ["path", "header", "headers"])
+def test_the_head_of_a_request_is_bounded(part: str) -> None:
+    async def run() -> None:
+        async with listening() as (_, client):
+            reader, writer = await asyncio.open_connection("127.0.0.1", client.base_url.port)
+            long = "a" * (8 * MAX_HEAD_BYTES)
+            path = f"/generate?{long}" if part == "path" else "/generate"
+            head = {"header": f"X: {long}\r\n", "headers": "X: y\r\n" * (len(long) // 6)}.get(
+                part, ""
+            )
+            writer.write(request_bytes({"text": "a"}, path, head.encode()))
+            assert (await reader.readline()).startswith(b"HTTP/1.1 4")
+            writer.close()
+            body = {"text": "a", "sampling_params": {"max_new_tokens": 1}}
+            assert (await client.post("/generate", json=body)).status_code == 200
+
+    asyncio.run(run())
+
+
+def test_one_connection_serves_request_after_request() -> None:
+    async def run() -> None:
+        async with listening() as (_, client):
+            reader, writer = await asyncio.open_connection("127.0.0.1", client.base_url.port)
+            for count in (1, 2, 3):
+                options = {"max_new_tokens": count, "ignore_eos": True}
+                writer.write(request_bytes({"text": "Once " * 2000, "x": 1}))
+                assert (await reader.readline()).startswith(b"HTTP/1.1 400")  # x is unknown
+                await read_rest(reader)
+                writer.write(request_bytes({"text": "Once", "sampling_params": options}))
+                assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+                assert f'"completion_tokens":{count}'.encode() in await read_rest(reader)
+            writer.close()
+
+    asyncio.run(run())
+
+
+async def read_rest(reader: asyncio.StreamReader) -> bytes:
+    """The rest of a response of a known length."""
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = next(
+        line for line in head.split(b"\r\n") if line.lower().startswith(b"content-length")
+    )
+    return await reader.readexactly(int(length.partition(b":")[2]))

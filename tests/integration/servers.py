@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import subprocess
+import sys
 import time
 from collections.abc import AsyncGenerator, Callable
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -74,3 +78,34 @@ def is_alive(pid: int) -> bool:
         return False
     with open(f"/proc/{pid}/stat") as file:
         return file.read().rpartition(")")[2].split()[0] != "Z"
+
+
+def serve(*flags: str) -> tuple[subprocess.Popen[str], str]:
+    """`espalier serve` as users run it, once it is ready."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "espalier", "serve", "smollm2", "--port", "0"]
+        + ["--max-total-tokens", "8192", *flags],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    for line in process.stderr:
+        if found := re.search(r"http://[\d.]+:\d+", line):
+            return process, found[0]
+    raise AssertionError(f"espalier serve ended with {process.wait()}")
+
+
+def descendants(pid: int) -> set[int]:
+    children: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        children.setdefault(int(fields[1]), []).append(int(stat.parent.name))
+    found, queue = set[int](), [pid]
+    while queue:
+        for child in children.get(queue.pop(), []):
+            found.add(child)
+            queue.append(child)
+    return found

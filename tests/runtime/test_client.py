@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Coroutine
 from typing import Any
 
@@ -269,6 +270,63 @@ def test_closing_the_client_aborts_and_tells_everybody() -> None:
         assert wire.sent[1:] == [Abort(0, calls.rids[0])]
         with pytest.raises(Unavailable, match="shutting down"):
             await wire.client.open([call()])
+
+    run(test())
+
+
+def test_a_newer_epoch_may_be_met_in_the_order_to_serve() -> None:
+    async def test() -> None:
+        wire = serving()
+        calls = await wire.client.open([call()])
+        wire.client.serve(1, LIMITS)
+        finish = (await calls.next())[1].finish
+        assert finish is not None and finish.lost and wire.client.num_open == 0
+        (await wire.client.open([call()])).close()
+        assert [news.epoch for news in wire.sent[1:]] == [1, 1]
+
+    run(test())
+
+
+@pytest.mark.parametrize("closes", [False, True])
+def test_one_that_ends_takes_nothing_however_the_processes_are(closes: bool) -> None:
+    """A process that is replaced while the others drain is ready a moment later."""
+
+    async def test() -> None:
+        wire = serving()
+        wire.client.close() if closes else wire.client.refuse("the end")
+        wire.client.new_epoch(1, "the scheduler process ended")
+        wire.client.serve(1, LIMITS)
+        for attempt in (wire.client.open([call()]), wire.client.stats()):
+            with pytest.raises(Unavailable, match="end|shutting down") as refused:
+                await attempt
+            assert "recovers" not in str(refused.value)
+
+    run(test())
+
+
+def test_closing_the_client_ends_questions_and_refuses_work() -> None:
+    async def test() -> None:
+        wire = serving()
+        question = asyncio.ensure_future(wire.client.stats())
+        begun, go_on = threading.Event(), threading.Event()
+
+        def work() -> int:
+            begun.set()
+            assert go_on.wait(10)
+            return 7
+
+        first, waiting = (
+            asyncio.ensure_future(wire.client.run_in_worker(task)) for task in (work, lambda: 8)
+        )
+        while not (wire.sent and begun.is_set()):
+            await asyncio.sleep(0)
+        wire.client.close()
+        with pytest.raises(Unavailable, match="shutting down"):
+            await question
+        with pytest.raises(Unavailable, match="shutting down"):
+            await wire.client.run_in_worker(lambda: 9)
+        go_on.set()
+        assert (await first, await waiting) == (7, 8)
 
     run(test())
 

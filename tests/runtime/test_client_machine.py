@@ -449,6 +449,7 @@ class RuntimeMachine(RuleBasedStateMachine):
             assert all(question.done() for question in self.questions)
 
     def teardown(self) -> None:
+        self.make_room()
         self.late = None
         while self.is_busy:
             self.flow([0])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import signal
+import sys
 import threading
 from collections.abc import AsyncGenerator
 from concurrent.futures import Future
@@ -58,6 +60,27 @@ def test_close_while_somebody_waits_for_the_end_of_a_program() -> None:
     with pytest.raises(EngineClosed):
         wait(stream.variables["x"].done)
     assert backend.num_running == 0
+
+
+def test_a_close_that_is_interrupted_ends_the_loop_all_the_same() -> None:
+    """As by a second Ctrl-C; the close at the interpreter's exit must not wait for ever then."""
+    main, before = threading.get_ident(), threading.active_count()
+    released: Future[None] = Future()
+
+    async def interrupt_and_wait() -> None:
+        frames = sys._current_frames  # pyright: ignore[reportPrivateUsage]
+        while frames()[main].f_code.co_name != "wait":
+            await asyncio.sleep(0)
+        signal.pthread_kill(main, signal.SIGINT)
+        await asyncio.wrap_future(released)
+
+    executor = Executor(ScriptedBackend(), at_end=interrupt_and_wait)
+    executor.open_stream().submit(GEN, origin="here")
+    with pytest.raises(KeyboardInterrupt):
+        executor.close()
+    released.set_result(None)
+    executor.close()
+    assert threading.active_count() == before
 
 
 def test_a_stream_is_idle_between_nodes_and_starts_again() -> None:

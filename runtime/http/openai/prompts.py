@@ -70,11 +70,11 @@ def check_prompt_len(prompt_len: int, limits: RequestLimits, param: str) -> None
 
 def too_long(param: str, size: str, limits: RequestLimits) -> InvalidRequest:
     """The error for a prompt of `size`."""
-    return InvalidRequest(
-        f"the prompt of {size} is longer than the model's context length of "
-        f"{min(limits.context_len, limits.pool_tokens)} tokens",
-        param=param,
-    )
+    if limits.pool_tokens < limits.context_len:
+        bound = f"the KV pool, which has {limits.pool_tokens} slots"
+    else:
+        bound = f"the model's context length of {limits.context_len} tokens"
+    return InvalidRequest(f"the prompt of {size} is longer than {bound}", param=param)
 
 
 async def _text_prompt(client: RuntimeClient, text: str) -> list[int]:
