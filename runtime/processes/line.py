@@ -15,7 +15,6 @@ from typing import Generic, Literal, NamedTuple, TypeVar
 
 import zmq
 
-from ..errors import LaunchError
 from ..ipc import orders, to_launcher
 from ..ipc.sockets import Context, Mailbox, Postbox
 from ..ipc.to_launcher import Hello
@@ -76,8 +75,7 @@ class Line(Generic[N]):
         """
         self.launcher.try_send(Hello(PROTOCOL, self._role, os.getpid()))
         order = self.orders.receive(_HANDSHAKE_S)
-        if not isinstance(order, orders.Begin):
-            raise LaunchError(f"the launcher answered {order!r} to the {self._role} process")
+        assert isinstance(order, orders.Begin), f"the launcher answered {order!r}"
         for _ in self.news.drain():
             pass
         return order.epoch

@@ -1,7 +1,8 @@
 """The scheduler: owns every accepted request from its arrival to its one final message.
 
-One loop for overlap depth 0 (long steps, or all) and 1. With a forward in flight the CPU settles the step before,
-prepares the masks of this one and plans the next. Token ids only, never text.
+One loop for overlap depth 0 (for long steps, or all) and 1. With a forward in flight the CPU
+settles the step before, prepares the masks of this one and plans the next. Token ids only,
+never text.
 """
 
 from __future__ import annotations

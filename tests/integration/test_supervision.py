@@ -135,6 +135,19 @@ def test_a_process_that_hangs_before_it_is_ready_is_replaced(
     seconds_until(lambda: is_ready(server.url))
 
 
+def test_a_process_that_never_gets_ready_again_ends_the_runtime() -> None:
+    server = launcher()
+    server.start()
+    pid = server.pids["detokenizer"]
+    for _ in range(3):
+        os.kill(pid, signal.SIGKILL)
+        pid = wait_for_another(server, "detokenizer", pid)
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(LaunchError, match="detokenizer process ended.*again and again"):
+        server.wait(DEADLINE_S)
+    assert not server.directory.exists() and server.pids == {}
+
+
 def test_the_program_may_change_its_directory_and_put_odd_things_on_its_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
