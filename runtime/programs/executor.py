@@ -87,8 +87,8 @@ class Executor:
         with self._lock:
             is_first, self._is_closed = not self._is_closed, True
             loop, thread = self._loop, self._thread
-        if loop is None or thread is None:
-            return
+        if loop is None or thread is None or not thread.is_alive():
+            return  # there is no loop, or no more; a forked process has none of its parent's
         if is_first:
             ended = asyncio.run_coroutine_threadsafe(self._shut_down(), loop)
             ended.add_done_callback(lambda _: loop.call_soon_threadsafe(loop.stop))

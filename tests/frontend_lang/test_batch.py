@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import threading
 from collections.abc import Generator
 from typing import Any, cast
@@ -21,6 +20,7 @@ from espalier.frontend_lang import (
 from espalier.runtime.errors import InvalidRequest, RequestAborted, RequestFailed
 from espalier.runtime.programs.backend import GenerateCall
 from espalier.runtime.programs.executor import Executor
+from tests.interrupts import main_thread_interruptible
 from tests.scripted_backend import Answer, Gate, ScriptedBackend, answer
 
 pytestmark = pytest.mark.timeout(60, method="thread")
@@ -307,14 +307,12 @@ def test_who_leaves_an_iterator_cancels_what_runs(program: Echo) -> None:
 def test_an_interrupt_cancels_what_runs_and_starts_nothing_more(program: Echo) -> None:
     def interrupting(prompt: str, call: GenerateCall) -> Answer:
         if len(backend.calls) == 3:
-            main_thread = threading.main_thread().ident
-            assert main_thread is not None
-            signal.pthread_kill(main_thread, signal.SIGINT)
+            interrupt()
         return answer("never", gates={0: Gate()})
 
     backend = ScriptedBackend(interrupting)
     with Executor(backend) as executor:
-        with pytest.raises(KeyboardInterrupt):
+        with main_thread_interruptible() as interrupt, pytest.raises(KeyboardInterrupt):
             program.run_batch(items(*"abcde"), backend=executor, num_threads=3)
         assert (backend.num_running, backend.num_aborted) == (0, 3)
     assert len(backend.calls) == 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import signal
 import sys
 import threading
@@ -20,6 +21,7 @@ from espalier.runtime.programs.ir import Append, Gen, Join
 from espalier.runtime.programs.ir import Fork as ForkNode
 from espalier.runtime.programs.waiting import Log, wait, wait_async
 from espalier.runtime.sampling.params import SamplingParams
+from tests.interrupts import main_thread_interruptible
 from tests.scripted_backend import Answer, Gate, ScriptedBackend, answer
 
 pytestmark = pytest.mark.timeout(20, method="thread")
@@ -71,16 +73,30 @@ def test_a_close_that_is_interrupted_ends_the_loop_all_the_same() -> None:
         frames = sys._current_frames  # pyright: ignore[reportPrivateUsage]
         while frames()[main].f_code.co_name != "wait":
             await asyncio.sleep(0)
-        signal.pthread_kill(main, signal.SIGINT)
+        interrupt()
         await asyncio.wrap_future(released)
 
     executor = Executor(ScriptedBackend(), at_end=interrupt_and_wait)
     executor.open_stream().submit(GEN, origin="here")
-    with pytest.raises(KeyboardInterrupt):
+    with main_thread_interruptible() as interrupt, pytest.raises(KeyboardInterrupt):
         executor.close()
     released.set_result(None)
     executor.close()
     assert threading.active_count() == before
+
+
+def test_a_forked_process_may_close_its_parent_s_executor() -> None:
+    """As it does when it ends by `sys.exit`: it must not wait for a thread that it hasn't got."""
+    executor = Executor(ScriptedBackend())
+    wait(executor.run(asyncio.sleep(0)))
+    child = os.fork()
+    if child == 0:
+        signal.alarm(10)
+        executor.close()
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    wait(executor.run(asyncio.sleep(0)))
+    executor.close()
 
 
 def test_a_stream_is_idle_between_nodes_and_starts_again() -> None:
