@@ -34,8 +34,10 @@ def test_its_url_is_what_clients_here_call(host: str, url: str) -> None:
         assert url_of(listener) == f"{url}{listener.getsockname()[1]}"
 
 
-def test_a_unix_socket_needs_no_port(tmp_path: Path) -> None:
-    with listen_unix(tmp_path / "http") as listener:
+def test_a_unix_socket_needs_no_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # its own path may be too long for a socket
+    path = Path("http")
+    with listen_unix(path) as listener:
         assert url_of(listener) == "http://localhost"
         with socket.socket(socket.AF_UNIX) as client:
-            client.connect(str(tmp_path / "http"))
+            client.connect(str(path))
