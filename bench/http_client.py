@@ -62,4 +62,7 @@ class Connection:
                 ttft_s = ttft_s or perf_counter() - start
                 last = line
         await self._reader.readline()
-        return Served(ttft_s, orjson.loads(last.removeprefix(_EVENT)))
+        event = orjson.loads(last.removeprefix(_EVENT))
+        if "error" in event:
+            raise RuntimeError(event["error"]["message"])
+        return Served(ttft_s, event)
