@@ -10,6 +10,7 @@ from ..messages import FinishReason, TokenLogprob
 from ..programs.backend import GenerateChunk
 from ..tokenizer.tokenizer import Tokenizer
 from .native_calls import Ask
+from .outputs import matched_text
 
 Json = dict[str, object]
 Logprobs = dict[str, list[object]]
@@ -59,7 +60,7 @@ class Answers:
             "e2e_latency": elapsed_s,
             **shown.logprobs,
         }
-        stop = self._stop_text(end.finish) if self._ask.no_stop_trim else ""
+        stop = matched_text(end.finish, self._tokenizer) if self._ask.no_stop_trim else ""
         return {"text": shown.text + stop, "output_ids": shown.ids, "meta_info": meta}
 
     def part(self, shown: Shown, num_tokens: int) -> Json:
@@ -72,12 +73,6 @@ class Answers:
             **shown.logprobs,
         }
         return {"text": shown.text, "output_ids": shown.ids, "meta_info": meta}
-
-    def _stop_text(self, finish: FinishReason) -> str:
-        """What matched, as text: a stop string, or what the id of an end says."""
-        if isinstance(finish.matched, int):
-            return self._tokenizer.decode([finish.matched])
-        return finish.matched or ""
 
     def _logprobs(
         self,

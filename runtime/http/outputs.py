@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from ..client import OpenCalls
 from ..completion import Completion, collect, merge
+from ..messages import FinishReason
 from ..programs.backend import GenerateChunk
+from ..tokenizer.tokenizer import Tokenizer
 from .metrics import Metrics, RequestTimer, now
 
 _Item = tuple[int, GenerateChunk]
@@ -77,6 +79,16 @@ class Outputs:
             timer.tokens(len(chunk.ids))
         if chunk.finish is not None:
             timer.end(chunk.finish, chunk.usage)
+
+
+def matched_text(finish: FinishReason, tokenizer: Tokenizer) -> str:
+    """The end that `no_stop_trim` keeps: the stop string, or what a stop token says, if anything.
+
+    It goes on a text, so a space at its beginning is its own, whatever the tokenizer.
+    """
+    if isinstance(finish.matched, int):
+        return tokenizer.visible_bytes(finish.matched).decode("utf-8", "replace")
+    return finish.matched or ""
 
 
 def _merged(items: list[_Item]) -> list[_Item]:

@@ -12,6 +12,7 @@ from ...completion import Completion
 from ...messages import FinishReason, TokenLogprob
 from ...programs.backend import GenerateChunk
 from ...tokenizer.tokenizer import Tokenizer
+from ..outputs import matched_text
 from .logprobs import CompletionLogprobs, chat_logprobs
 
 Choice = dict[str, object]
@@ -117,12 +118,9 @@ class TextChoices:
 
 
 def _text(output: Completion | GenerateChunk, tokenizer: Tokenizer, keep_stop: bool) -> str:
-    if not keep_stop or output.finish is None or output.finish.matched is None:
+    if not keep_stop or output.finish is None:
         return output.text
-    matched = output.finish.matched
-    if isinstance(matched, int):
-        return output.text + tokenizer.visible_bytes(matched).decode("utf-8", "replace")
-    return output.text + matched
+    return output.text + matched_text(output.finish, tokenizer)
 
 
 def _end(finish: FinishReason | None) -> Choice:
