@@ -31,11 +31,11 @@ bench: .venv/.installed
 	$(BIN)/python -m bench.step --json bench/out/step.json
 	$(BIN)/python -m bench.step --http --json bench/out/http.json
 
-.venv/.installed: pyproject.toml constraints.txt
+.venv/.installed: pyproject.toml constraints.txt $(wildcard kernels/csrc/*)
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet $(TORCH)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
 clean:
-	rm -rf .venv build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv kernels/*.so build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

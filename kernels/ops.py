@@ -1,9 +1,14 @@
-"""What a model needs of its kernels, as one protocol; knows no implementation of it.
+"""What a forward pass is written in, as one protocol; knows no implementation of it.
+
+A model's code runs as it stands on tensors (`torch_ops`), or is recorded once as a plan that
+one native call executes for each step (`recorder`). The step, the tables and the KV pool
+belong to the implementation: the model never sees them.
 
 Shape suffixes, here and in every implementation: T tokens of the step, D width of the
 hidden state, E width of a projection, H query heads, K key/value heads, d width of one head,
 S slots of the KV pool, R rows and P positions of the slot table, F width of the MLP,
-G = 2 * F, V vocabulary, W = ceil(V / 32) words of a bitmask.
+E = (H + 2 K) d where it is that of queries, keys and values together, G = 2 F, V vocabulary,
+N selected tokens, W = ceil(V / 32) words of a bitmask.
 
 A slot holds the key and the value of one token in one layer. The slot table says where each
 request keeps its tokens: `slot_table_RP[r, p]` is the slot of position p of table row r.
@@ -11,11 +16,37 @@ request keeps its tokens: `slot_table_RP[r, p]` is the slot of position p of tab
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from torch import Tensor
+
+X = TypeVar("X")  # activations
+W_contra = TypeVar("W_contra", contravariant=True)  # a weight matrix
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """The shape of attention: query head h reads key/value head h // (H / K)."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+
+    @property
+    def scale(self) -> float:
+        """What scores are multiplied by before the softmax."""
+        return 1.0 / math.sqrt(self.head_dim)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Norm:
+    """RMSNorm: x / sqrt(mean(x^2) + eps) * weight over the last axis, computed in float32."""
+
+    weight_D: Tensor
+    eps: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,56 +85,36 @@ def _run_or_indices(slots_P: Tensor) -> slice | Tensor:
     return slice(first, last + 1) if is_run else slots_P.clone()
 
 
-class Ops(Protocol):
-    """Operations of a forward pass. Inputs are never changed, except by `write_kv`."""
+class Ops(Protocol[X, W_contra]):
+    """Operations of a forward pass over the tokens of one step. Inputs are never changed."""
 
-    def embed(self, ids_T: Tensor, weight_VD: Tensor) -> Tensor:
-        """Rows of the embedding table: x_TD. `ids_T` is int64 or int32."""
+    def embed(self, weight_VD: W_contra) -> X:
+        """The embeddings x_TD of the step's tokens."""
         ...
 
-    def linear(self, x_TD: Tensor, weight_ED: Tensor) -> Tensor:
-        """y_TE: every row of x times the transposed weight."""
-        ...
-
-    def rms_norm(self, x_TD: Tensor, weight_D: Tensor, eps: float) -> Tensor:
-        """x / sqrt(mean(x^2) + eps) * weight over the last axis, computed in float32."""
-        ...
-
-    def apply_rope(self, x_THd: Tensor, cos_Td: Tensor, sin_Td: Tensor) -> Tensor:
-        """Rotate each head by the tables' rows, pairing channel i with i + d / 2.
-
-        This is Hugging Face's layout: both halves of a row of `cos_Td` and `sin_Td` are
-        equal. H may be the number of query or of key heads.
-        """
-        ...
-
-    def write_kv(
+    def linear(
         self,
-        k_pool_SKd: Tensor,
-        v_pool_SKd: Tensor,
-        slots_T: Tensor,
-        k_TKd: Tensor,
-        v_TKd: Tensor,
-    ) -> None:
-        """Put the step's keys and values into their slots (int64, all different), in place."""
+        x_TD: X,
+        weight_ED: W_contra,
+        *,
+        norm: Norm | None = None,
+        bias_E: Tensor | None = None,
+        residual_TE: X | None = None,
+    ) -> X:
+        """y_TE: every row of x, normalised first where `norm` is given, times the transposed
+        weight, plus bias and residual where they are given."""
         ...
 
-    def paged_extend_attention(
-        self,
-        q_THd: Tensor,
-        k_pool_SKd: Tensor,
-        v_pool_SKd: Tensor,
-        rows: AttentionRows,
-        scale: float,
-    ) -> Tensor:
-        """Causal attention of each row's new tokens to the row's own slots: o_THd.
+    def swiglu(self, x_TD: X, gate_up_GD: W_contra, *, norm: Norm | None = None) -> X:
+        """silu(gate) * up: x_TF, of the first and the second half of `linear`'s outputs."""
+        ...
 
-        The token of row i at position p attends to the first p + 1 of `rows.slots[i]`; keys
-        and values come from the pool only, so `write_kv` of the step goes first. Query head
-        h reads key/value head h // (H / K). Softmax is in float32.
+    def attention(self, qkv_TE: X, layer: int) -> X:
+        """Causal attention of the step's tokens to their rows: o_TE of H d channels.
+
+        Rows of `qkv_TE` hold the queries, then the keys, then the values. Queries and keys are
+        rotated by their positions (channel i of a head with i + d / 2, Hugging Face's layout);
+        the keys and values of all rows are put into their slots before any row attends. Keys
+        and values are read from the pool only.
         """
-        ...
-
-    def silu_mul(self, gate_up_TG: Tensor) -> Tensor:
-        """silu(gate) * up: x_TF, where gate is the first half of each row and up the second."""
         ...

@@ -5,9 +5,6 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-import torch
-
-from espalier.kernels import reference
 from espalier.radix.cache import RadixCache
 
 from .config import EngineConfig
@@ -15,9 +12,10 @@ from .errors import ModelError
 from .grammar.service import GrammarService
 from .loading import Model
 from .models.config import ModelConfig
-from .models.llama import LlamaModel
-from .runner.kv_pool import DeviceTables, KVPool, free_memory_bytes, pool_tokens
-from .runner.torch_runner import TorchRunner
+from .runner.build import build_backend
+from .runner.device_runner import DeviceRunner
+from .runner.kv_pool import KVPool, free_memory_bytes, pool_tokens
+from .runner.protocol import Runner
 from .scheduler.limits import RequestLimits
 from .scheduler.sampling_rows import Vocabulary
 from .scheduler.scheduler import Channel, Scheduler
@@ -31,7 +29,7 @@ class Assembly:
 
     scheduler: Scheduler
     limits: RequestLimits
-    runner: TorchRunner
+    runner: Runner
     grammars: GrammarService
     cache: RadixCache
 
@@ -43,17 +41,16 @@ class Assembly:
 
 def assemble(config: EngineConfig, model: Model, channel: Channel) -> Assembly:
     """Build a scheduler over a loaded model; several may share one model's weights."""
-    if config.num_threads is not None:
-        torch.set_num_threads(config.num_threads)
     context_len = _context_len(config, model.config)
     num_slots = _num_slots(config, model.config, context_len)
     limits = RequestLimits(context_len, num_slots, model.tokenizer.vocab_size)
-    forward = LlamaModel(model.config, model.weights, reference, context_len)
-    num_rows = config.scheduler.max_running_requests
-    runner = TorchRunner(
-        forward,
-        KVPool(model.config, num_slots, torch.float32),
-        DeviceTables(num_rows, context_len),
+    backend = build_backend(
+        model.config,
+        model.weights,
+        KVPool(model.config, num_slots, config.kv_storage),
+        config.scheduler,
+        context_len=context_len,
+        num_threads=config.num_threads,
     )
     cache = RadixCache(num_slots)
     vocabulary = Vocabulary(
@@ -69,8 +66,9 @@ def assemble(config: EngineConfig, model: Model, channel: Channel) -> Assembly:
         vocab_width=model.config.vocab_size,
         deadline_s=config.compile_deadline_s,
     )
+    runner = DeviceRunner(backend)
     scheduler = Scheduler(config.scheduler, cache, runner, grammars, vocabulary, channel)
-    logger.info("kernels: reference (torch); KV pool: %d tokens", num_slots)
+    logger.info("KV pool: %d tokens of %s", num_slots, config.kv_storage)
     return Assembly(scheduler, limits, runner, grammars, cache)
 
 
@@ -89,6 +87,6 @@ def _num_slots(config: EngineConfig, model: ModelConfig, context_len: int) -> in
     return pool_tokens(
         free_memory_bytes(),
         config.kv_memory_fraction,
-        KVPool.bytes_per_slot(model, torch.float32),
+        KVPool.bytes_per_slot(model, config.kv_storage),
         config.scheduler.max_running_requests * context_len,
     )

@@ -14,6 +14,10 @@ from .sampling.params import check_float, check_int, check_type
 
 SchedulePolicy = Literal["lpm", "fcfs"]
 LogLevel = Literal["debug", "info", "warning", "error"]
+WeightDtype = Literal["auto", "float32", "bfloat16", "int8", "q4"]
+KVStorage = Literal["float32", "bfloat16", "int8"]
+KVDtype = Literal["auto", KVStorage]
+KernelChoice = Literal["auto", "native", "torch"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,6 +90,20 @@ class EngineConfig:
     cache_dir: str | None = option(
         None, "where pulled models lie", value="dir", unset="the user's cache directory"
     )
+    dtype: WeightDtype = option(
+        "auto",
+        "the weights: auto keeps them as they are stored, the blocks of a GGUF file of Q4_0, Q4_1 "
+        "and Q8_0 too; what is stored in other types becomes float32, which loses nothing; int8 "
+        "and q4 quantise what is not quantised",
+    )
+    kv_dtype: KVDtype = option(
+        "auto", "keys and values: auto is bfloat16 with bfloat16 weights, else float32"
+    )
+    kernels: KernelChoice = option(
+        "auto",
+        "who computes: auto is the native kernels where they were built at installation, else "
+        "torch, whose weights are float32 or bfloat16",
+    )
     context_len: int | None = option(
         None,
         "the longest sequence, prompt and output together",
@@ -117,6 +135,13 @@ class EngineConfig:
     )
     scheduler: SchedulerConfig = SchedulerConfig()
 
+    @property
+    def kv_storage(self) -> KVStorage:
+        """The type of keys and values, with "auto" resolved."""
+        if self.kv_dtype == "auto":
+            return "bfloat16" if self.dtype == "bfloat16" else "float32"
+        return self.kv_dtype
+
     @classmethod
     def of(cls, **options: object) -> EngineConfig:
         """A valid configuration from fields of this class and of `SchedulerConfig`, by name."""
@@ -132,6 +157,9 @@ class EngineConfig:
                 check_int(name, value, 1, 2**31 - 1)
         check_type("model", self.model, str)
         _check_text("cache_dir", self.cache_dir)
+        _check_choice("dtype", self.dtype, get_args(WeightDtype))
+        _check_choice("kv_dtype", self.kv_dtype, get_args(KVDtype))
+        _check_choice("kernels", self.kernels, get_args(KernelChoice))
         check_float("kv_memory_fraction", self.kv_memory_fraction, 0.0, 1.0, open_low=True)
         check_float("compile_deadline_s", self.compile_deadline_s, 0.0, 86_400.0, open_low=True)
         check_type("scheduler", self.scheduler, SchedulerConfig)

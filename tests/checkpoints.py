@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol, cast
 
@@ -13,7 +14,9 @@ from gguf.quants import dequantize, quantize
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from espalier.kernels.packing import PackedLinear, unpack
 from espalier.runtime.models.loader import LoadedModel
+from espalier.runtime.models.weights import LayerWeights, LlamaWeights
 
 State = dict[str, Tensor]
 
@@ -55,7 +58,7 @@ def tiny_llama(*, tied: bool) -> Pretrained:
 
 
 def assert_same_weights(
-    loaded: LoadedModel, state: State, dtype: torch.dtype = torch.float32
+    loaded: LoadedModel[Tensor], state: State, dtype: torch.dtype = torch.float32
 ) -> None:
     """Every weight is bitwise the one of a transformers state dictionary, rounded to `dtype`."""
 
@@ -81,6 +84,29 @@ def assert_same_weights(
         check(layer.down_DF, f"{mlp}down_proj.weight")
 
 
+def unpacked(weights: LlamaWeights[PackedLinear]) -> LlamaWeights[Tensor]:
+    """The float32 weights that packed ones stand for."""
+
+    def whole(linear: PackedLinear) -> Tensor:
+        return torch.cat([unpack(matrix) for matrix in linear.matrices])
+
+    embed_VD = whole(weights.embed_VD)
+    layers = tuple(
+        LayerWeights(
+            attn_norm_D=layer.attn_norm_D,
+            qkv_ED=whole(layer.qkv_ED),
+            out_DE=whole(layer.out_DE),
+            mlp_norm_D=layer.mlp_norm_D,
+            gate_up_GD=whole(layer.gate_up_GD),
+            down_DF=whole(layer.down_DF),
+        )
+        for layer in weights.layers
+    )
+    tied = weights.head_VD is weights.embed_VD
+    head_VD = embed_VD if tied else whole(weights.head_VD)
+    return LlamaWeights(embed_VD, layers, weights.norm_D, head_VD)
+
+
 _GGUF_LAYER = {
     "attn_norm": "input_layernorm",
     "attn_q": "self_attn.q_proj",
@@ -101,8 +127,21 @@ def interleave(matrix: npt.NDArray[np.float32], num_heads: int) -> npt.NDArray[n
     return np.ascontiguousarray(halves.swapaxes(1, 2).reshape(rows, columns))
 
 
-def write_gguf(path: Path, state: State, *, matrix_type: GGMLQuantizationType, tied: bool) -> State:
-    """Write a tiny Llama as llama.cpp's converter does; returns the state a reader must see."""
+_NO_OTHERS: dict[str, GGMLQuantizationType] = {}
+
+
+def write_gguf(
+    path: Path,
+    state: State,
+    *,
+    matrix_type: GGMLQuantizationType,
+    tied: bool,
+    other_types: Mapping[str, GGMLQuantizationType] = _NO_OTHERS,
+) -> State:
+    """Write a tiny Llama as llama.cpp's converter does; returns the state a reader must see.
+
+    `other_types` are those of single matrices, by name.
+    """
     names = {
         "token_embd.weight": "model.embed_tokens.weight",
         "output_norm.weight": "model.norm.weight",
@@ -125,7 +164,7 @@ def write_gguf(path: Path, state: State, *, matrix_type: GGMLQuantizationType, t
     seen: State = {}
     for ours, theirs in names.items():
         array = cast("npt.NDArray[np.float32]", state[theirs].numpy())
-        kind = matrix_type if array.ndim == 2 else GGMLQuantizationType.F32
+        kind = other_types.get(ours, matrix_type) if array.ndim == 2 else GGMLQuantizationType.F32
         stored = quantize(array, kind)
         seen[theirs] = torch.tensor(dequantize(stored, kind))
         if "attn_q" in ours or "attn_k" in ours:

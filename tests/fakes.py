@@ -29,7 +29,7 @@ def tiny_config(*, max_position: int = 512) -> ModelConfig:
     )
 
 
-def tiny_weights(config: ModelConfig, seed: int = 0) -> LlamaWeights:
+def tiny_weights(config: ModelConfig, seed: int = 0) -> LlamaWeights[torch.Tensor]:
     """Random weights, large enough that greedy output is varied and near-ties are rare."""
     generator = torch.Generator().manual_seed(seed)
 

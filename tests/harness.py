@@ -5,17 +5,15 @@ After every step the cache's books are recomputed from scratch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import torch
 
-from espalier.kernels import reference
 from espalier.radix.cache import RadixCache
 from espalier.radix.check import check
-from espalier.runtime.config import SchedulerConfig
+from espalier.runtime.config import KVStorage, SchedulerConfig
 from espalier.runtime.grammar.service import GrammarService
 from espalier.runtime.messages import (
     AbortRequest,
@@ -29,11 +27,11 @@ from espalier.runtime.messages import (
     Usage,
 )
 from espalier.runtime.models.config import ModelConfig
-from espalier.runtime.models.llama import LlamaModel
-from espalier.runtime.models.weights import LlamaWeights
-from espalier.runtime.runner.kv_pool import DeviceTables, KVPool
+from espalier.runtime.models.packed import AnyWeights
+from espalier.runtime.runner.build import AnyBackend, build_backend
+from espalier.runtime.runner.device_runner import DeviceRunner
+from espalier.runtime.runner.kv_pool import KVPool
 from espalier.runtime.runner.protocol import Runner
-from espalier.runtime.runner.torch_runner import TorchRunner
 from espalier.runtime.sampling.params import SamplingParams
 from espalier.runtime.scheduler.sampling_rows import Vocabulary
 from espalier.runtime.scheduler.scheduler import Scheduler
@@ -66,30 +64,41 @@ class Outcome:
 
 
 class Harness:
-    """A scheduler with its device, and what its clients see."""
+    """A scheduler with its device, and what its clients see.
+
+    The weights choose the kernels: native for packed ones. `backend_of` may wrap them.
+    """
 
     def __init__(
         self,
         model_config: ModelConfig,
-        weights: LlamaWeights,
+        weights: AnyWeights,
         vocabulary: Vocabulary,
         *,
         pool_tokens: int = 4096,
         context_len: int = 512,
         grammars: GrammarService | None = None,
         check_books: bool = True,
+        kv_storage: KVStorage = "float32",
+        num_threads: int = 2,
+        backend_of: Callable[[AnyBackend], AnyBackend] = lambda backend: backend,
         **options: Any,
     ) -> None:
         options = {"max_running_requests": 16, **options}
         config = SchedulerConfig(**options)
         config.validate()
         self.cache = RadixCache(pool_tokens)
-        self.torch_runner = TorchRunner(
-            LlamaModel(model_config, weights, reference, context_len),
-            KVPool(model_config, pool_tokens, torch.float32),
-            DeviceTables(config.max_running_requests, context_len),
+        self.kv_pool = KVPool(model_config, pool_tokens, kv_storage)
+        backend = build_backend(
+            model_config,
+            weights,
+            self.kv_pool,
+            config,
+            context_len=context_len,
+            num_threads=num_threads,
         )
-        self.runner: Runner = self.torch_runner
+        self.device = DeviceRunner(backend_of(backend))
+        self.runner: Runner = self.device
         self._config = config
         self._vocabulary = vocabulary
         self._grammars = grammars
@@ -115,7 +124,7 @@ class Harness:
         self.scheduler = self._scheduler()
 
     def close(self) -> None:
-        self.torch_runner.close()
+        self.device.close()
         if self._grammars is not None:
             self._grammars.close()
 

@@ -12,9 +12,6 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from functools import cache
 
-import torch
-
-from espalier.kernels import reference
 from espalier.radix.cache import RadixCache
 from espalier.runtime.client import RuntimeClient
 from espalier.runtime.config import SchedulerConfig
@@ -28,9 +25,9 @@ from espalier.runtime.ipc.to_scheduler import SchedulerNews
 from espalier.runtime.ipc.to_tokenizer import TokenizerNews
 from espalier.runtime.messages import TokenOutput
 from espalier.runtime.models.config import ModelConfig, RopeConfig
-from espalier.runtime.models.llama import LlamaModel
-from espalier.runtime.runner.kv_pool import DeviceTables, KVPool
-from espalier.runtime.runner.torch_runner import TorchRunner
+from espalier.runtime.runner.build import build_backend
+from espalier.runtime.runner.device_runner import DeviceRunner
+from espalier.runtime.runner.kv_pool import KVPool
 from espalier.runtime.scheduler.control import Shutdown
 from espalier.runtime.scheduler.limits import RequestLimits
 from espalier.runtime.scheduler.link import SchedulerLink
@@ -69,10 +66,15 @@ class InProcessRuntime:
             tie_word_embeddings=True,
         )
         scheduler_config = SchedulerConfig(**{"max_running_requests": 16, **options})  # type: ignore[arg-type]
-        self._runner = TorchRunner(
-            LlamaModel(config, tiny_weights(config), reference, context_len),
-            KVPool(config, POOL_TOKENS, torch.float32),
-            DeviceTables(scheduler_config.max_running_requests, context_len),
+        self._runner = DeviceRunner(
+            build_backend(
+                config,
+                tiny_weights(config),
+                KVPool(config, POOL_TOKENS, "float32"),
+                scheduler_config,
+                context_len=context_len,
+                num_threads=None,
+            )
         )
         self._grammars = GrammarService(
             tokenizer.token_bytes,

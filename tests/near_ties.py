@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import torch
 
-from espalier.kernels import reference
 from espalier.kernels.noise import gumbel_noise
 from espalier.kernels.ops import AttentionRows
+from espalier.kernels.torch_ops import TorchOps, TorchStep
 from espalier.runtime.messages import TokenizedRequest
 from espalier.runtime.models.config import ModelConfig
 from espalier.runtime.models.llama import LlamaModel
+from espalier.runtime.models.rope import rope_tables
 from espalier.runtime.models.weights import LlamaWeights
 from tests.harness import Outcome
 
@@ -22,7 +23,7 @@ NEAR_TIE = 1e-4
 
 
 def explain_difference(
-    config: ModelConfig, weights: LlamaWeights, expected: Outcome, got: Outcome
+    config: ModelConfig, weights: LlamaWeights[torch.Tensor], expected: Outcome, got: Outcome
 ) -> None:
     """Assert that the ids are equal, or differ first at a near-tie."""
     if got.ids == expected.ids:
@@ -43,7 +44,7 @@ def explain_difference(
 
 def candidate_gap(
     config: ModelConfig,
-    weights: LlamaWeights,
+    weights: LlamaWeights[torch.Tensor],
     request: TokenizedRequest,
     context: list[int],
     first: int,
@@ -61,19 +62,17 @@ def candidate_gap(
     return float((scores[0] - scores[1]).abs())
 
 
-def logits_after(config: ModelConfig, weights: LlamaWeights, context: list[int]) -> torch.Tensor:
+def logits_after(
+    config: ModelConfig, weights: LlamaWeights[torch.Tensor], context: list[int]
+) -> torch.Tensor:
     """Raw logits_V of the token after `context`, from one whole forward pass."""
     length = len(context)
-    model = LlamaModel(config, weights, reference, length)
+    model = LlamaModel(config, weights)
     shape = (config.num_layers, length, config.num_kv_heads, config.head_dim)
     slots = torch.arange(length)
+    cos, sin = rope_tables(config.rope, config.head_dim, length)
+    rows = AttentionRows.of(slots[None], [0], [0], [length])
+    step = TorchStep(torch.tensor(context), slots, cos, sin, rows)
+    ops = TorchOps(model.heads, torch.empty(shape), torch.empty(shape), step)
     with torch.inference_mode():
-        hidden = model.forward(
-            torch.tensor(context),
-            slots,
-            slots,
-            torch.empty(shape),
-            torch.empty(shape),
-            AttentionRows.of(slots[None], [0], [0], [length]),
-        )
-        return model.logits(hidden[-1:])[0]
+        return model.logits(ops, model.forward(ops)[-1:])[0]

@@ -11,7 +11,7 @@ from espalier.runtime.models.config import ModelConfig
 from espalier.runtime.models.weights import LlamaWeights
 
 
-def transformers_llama(config: ModelConfig, weights: LlamaWeights) -> Any:
+def transformers_llama(config: ModelConfig, weights: LlamaWeights[torch.Tensor]) -> Any:
     """An evaluating float32 `LlamaForCausalLM`; unscaled RoPE only."""
     assert config.rope.scaling is None
     settings: dict[str, Any] = {

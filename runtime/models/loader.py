@@ -7,54 +7,54 @@ go, so that memory while loading stays within a few blocks of the final weights.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple, Protocol, cast
+from typing import Generic, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
+from espalier.kernels.packing import PackedLinear
+
+from ..config import WeightDtype
 from ..errors import ModelError
 from ..hub.gguf_file import read_gguf
 from ..hub.source import ModelSource
+from .checkpoint import Checkpoint, row_places
 from .config import ModelConfig
 from .gguf_weights import GgufCheckpoint
 from .names import GGUF, HUGGING_FACE, PlannedTensor, Spelling, plan_tensors
+from .packed import pack_tensors
 from .safetensors_weights import SafetensorsCheckpoint
-from .weights import LlamaWeights, allocate, destination
+from .weights import LlamaWeights, W, allocate, destination
 
 _BLOCK_ELEMENTS = 1 << 20
 
 
-class LoadedModel(NamedTuple):
+class LoadedModel(NamedTuple, Generic[W]):
     config: ModelConfig
-    weights: LlamaWeights
+    weights: LlamaWeights[W]
 
 
-class Checkpoint(Protocol):
-    """Named tensors on disk. A vector is read as a matrix of one row."""
-
-    @property
-    def path(self) -> Path: ...
-
-    def shapes(self) -> Mapping[str, tuple[int, ...]]: ...
-
-    def read_rows(self, name: str, start: int, stop: int) -> Tensor: ...
-
-    def release(self, name: str) -> None: ...
-
-
-def load_weights(source: ModelSource, *, dtype: torch.dtype = torch.float32) -> LoadedModel:
-    """Load the model's weights into CPU memory as `dtype`.
+def load_weights(source: ModelSource, *, dtype: torch.dtype = torch.float32) -> LoadedModel[Tensor]:
+    """Load the model's weights into CPU memory as `dtype`, for torch.
 
     Raises `ModelError`, naming the file and the tensor or field, if the architecture is not
     supported or a tensor is missing, unknown or of the wrong shape.
     """
-    if source.kind == "gguf":
-        file = read_gguf(source.path)
-        return _load(ModelConfig.from_gguf(file), GgufCheckpoint(file), GGUF, dtype)
-    config = read_hf_config(source.path)
-    return _load(config, SafetensorsCheckpoint(source.path), HUGGING_FACE, dtype)
+    config, checkpoint, planned = _open(source)
+    weights = allocate(config, dtype)
+    for tensor in planned:
+        _place(checkpoint, tensor, destination(weights, config, tensor))
+    return LoadedModel(config, weights)
+
+
+def load_packed_weights(source: ModelSource, dtype: WeightDtype) -> LoadedModel[PackedLinear]:
+    """Load the model's weights into CPU memory for the native kernels, packed as `dtype` asks.
+
+    Raises `ModelError` as `load_weights` does.
+    """
+    config, checkpoint, planned = _open(source)
+    return LoadedModel(config, pack_tensors(checkpoint, planned, config, dtype))
 
 
 def read_hf_config(directory: Path) -> ModelConfig:
@@ -69,14 +69,21 @@ def read_hf_config(directory: Path) -> ModelConfig:
     return ModelConfig.from_hf(cast("dict[str, object]", document), str(path))
 
 
-def _load(
-    config: ModelConfig, checkpoint: Checkpoint, spelling: Spelling, dtype: torch.dtype
-) -> LoadedModel:
-    planned = _check_tensors(config, checkpoint, spelling)
-    weights = allocate(config, dtype)
-    for tensor in planned:
-        _place(checkpoint, tensor, destination(weights, config, tensor))
-    return LoadedModel(config, weights)
+class _Opened(NamedTuple):
+    config: ModelConfig
+    checkpoint: Checkpoint
+    planned: list[PlannedTensor]
+
+
+def _open(source: ModelSource) -> _Opened:
+    if source.kind == "gguf":
+        file = read_gguf(source.path)
+        config, spelling = ModelConfig.from_gguf(file), GGUF
+        checkpoint: Checkpoint = GgufCheckpoint(file)
+    else:
+        config, spelling = read_hf_config(source.path), HUGGING_FACE
+        checkpoint = SafetensorsCheckpoint(source.path)
+    return _Opened(config, checkpoint, _check_tensors(config, checkpoint, spelling))
 
 
 def _check_tensors(
@@ -106,7 +113,7 @@ def _place(checkpoint: Checkpoint, tensor: PlannedTensor, target: Tensor) -> Non
     target_RC = target if target.dim() == 2 else target.unsqueeze(0)
     num_rows, num_columns = target_RC.shape
     heads = tensor.num_interleaved_heads
-    places = _row_places(num_rows, heads) if heads else None
+    places = row_places(num_rows, heads) if heads else None
     step = max(1, _BLOCK_ELEMENTS // num_columns)
     for start in range(0, num_rows, step):
         stop = min(start + step, num_rows)
@@ -116,13 +123,3 @@ def _place(checkpoint: Checkpoint, tensor: PlannedTensor, target: Tensor) -> Non
         else:
             target_RC.index_copy_(0, places[start:stop], block_RC.to(target_RC.dtype))
         checkpoint.release(tensor.name)
-
-
-def _row_places(num_rows: int, num_interleaved_heads: int) -> Tensor:
-    """For each stored row, its row in the weights.
-
-    An interleaved head stores rows 0, d/2, 1, d/2 + 1, ...: the two that RoPE turns together
-    side by side.
-    """
-    places = torch.arange(num_rows)
-    return places.view(num_interleaved_heads, 2, -1).transpose(1, 2).reshape(-1)

@@ -9,8 +9,11 @@ import msgspec
 import torch
 from torch import Tensor
 
+from espalier.kernels.packing import Format
+
 from ..errors import ModelError
 from ..hub.safetensors_file import SafetensorsFile, read_safetensors
+from .checkpoint import float_format
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
@@ -55,6 +58,15 @@ class SafetensorsCheckpoint:
         num_rows = tensor.shape[0] if len(tensor.shape) == 2 else 1
         stored = file.raw(name).reshape(num_rows, -1)[start:stop]
         return torch.frombuffer(stored.copy(), dtype=dtype).view(len(stored), -1)
+
+    def stored_format(self, name: str) -> Format | None:
+        """The packed format that holds the values as they are stored, if there is one."""
+        dtype = _DTYPES.get(self._owners[name].tensors[name].dtype)
+        return None if dtype is None else float_format(dtype)
+
+    def read_stored(self, name: str, start: int, stop: int) -> Tensor:
+        """Rows [start, stop) as they are stored, copied."""
+        return self.read_rows(name, start, stop)
 
     def release(self, name: str) -> None:
         """Give the memory behind the tensor's stored bytes back to the system."""

@@ -1,8 +1,12 @@
-"""The weights the forward pass reads, allocated whole; knows no file."""
+"""The weights the forward pass reads; knows no file and no way of storing a matrix.
+
+Matrices are torch's tensors, allocated whole here, or packed for the native kernels.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -13,10 +17,12 @@ from .names import PlannedTensor
 # D hidden size, d head size, F MLP size, V vocabulary, H query heads, K key/value heads,
 # E = (H + 2K) d, G = 2F. A matrix has one row for each output, as torch's linear takes it.
 
+W = TypeVar("W")  # a matrix, or several whose outputs follow each other
+
 
 @dataclass(frozen=True, slots=True)
-class LayerWeights:
-    """One layer.
+class LayerWeights(Generic[W]):
+    """One layer; the norms are float32 where matrices are packed.
 
     Rows of `qkv_ED`: the queries' H d, then the keys' K d, then the values' K d. Within a
     head, RoPE turns row i together with row i + d/2. Rows of `gate_up_GD`: F of the gate, then
@@ -24,24 +30,24 @@ class LayerWeights:
     """
 
     attn_norm_D: Tensor
-    qkv_ED: Tensor
-    out_DE: Tensor
+    qkv_ED: W
+    out_DE: W
     mlp_norm_D: Tensor
-    gate_up_GD: Tensor
-    down_DF: Tensor
+    gate_up_GD: W
+    down_DF: W
 
 
 @dataclass(frozen=True, slots=True)
-class LlamaWeights:
-    """A whole model; `head_VD` is the very tensor `embed_VD` where the two are tied."""
+class LlamaWeights(Generic[W]):
+    """A whole model; `head_VD` is the very matrix `embed_VD` where the two are tied."""
 
-    embed_VD: Tensor
-    layers: tuple[LayerWeights, ...]
+    embed_VD: W
+    layers: tuple[LayerWeights[W], ...]
     norm_D: Tensor
-    head_VD: Tensor
+    head_VD: W
 
 
-def allocate(config: ModelConfig, dtype: torch.dtype) -> LlamaWeights:
+def allocate(config: ModelConfig, dtype: torch.dtype) -> LlamaWeights[Tensor]:
     """Uninitialised weights in CPU memory.
 
     The two largest matrices of a layer lie in memory column by column: with one row of input
@@ -71,7 +77,9 @@ def allocate(config: ModelConfig, dtype: torch.dtype) -> LlamaWeights:
     return LlamaWeights(embed_VD, layers, empty(hidden), head_VD)
 
 
-def destination(weights: LlamaWeights, config: ModelConfig, tensor: PlannedTensor) -> Tensor:
+def destination(
+    weights: LlamaWeights[Tensor], config: ModelConfig, tensor: PlannedTensor
+) -> Tensor:
     """The view of `weights` that a checkpoint's tensor fills, of the tensor's shape."""
     layer = weights.layers[tensor.layer]
     queries = config.num_heads * config.head_dim

@@ -13,23 +13,37 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from espalier.kernels.arena import huge_empty
+
+from ..config import KVStorage
 from ..models.config import ModelConfig
 from ..scheduler.step import TableWrite
 
+KV_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.int8}
 _CGROUP_ROOT = Path("/sys/fs/cgroup")
 
 
 class KVPool:
-    """Keys and values of every slot in every layer: k_LSKd and v_LSKd."""
+    """Keys and values of every slot in every layer: k_LSKd and v_LSKd.
 
-    def __init__(self, config: ModelConfig, num_slots: int, dtype: torch.dtype) -> None:
+    As int8 they stand for `stored * scale`, with a scale for each slot and head.
+    """
+
+    def __init__(self, config: ModelConfig, num_slots: int, storage: KVStorage) -> None:
         shape = (config.num_layers, num_slots, config.num_kv_heads, config.head_dim)
-        self.k_LSKd = torch.empty(shape, dtype=dtype)
-        self.v_LSKd = torch.empty(shape, dtype=dtype)
+        self.k_LSKd = huge_empty(shape, KV_DTYPES[storage])
+        self.v_LSKd = huge_empty(shape, KV_DTYPES[storage])
+        self.k_scales_LSK: Tensor | None = None
+        self.v_scales_LSK: Tensor | None = None
+        if storage == "int8":
+            self.k_scales_LSK = huge_empty(shape[:3], torch.float32)
+            self.v_scales_LSK = huge_empty(shape[:3], torch.float32)
 
     @staticmethod
-    def bytes_per_slot(config: ModelConfig, dtype: torch.dtype) -> int:
-        return 2 * config.num_layers * config.num_kv_heads * config.head_dim * dtype.itemsize
+    def bytes_per_slot(config: ModelConfig, storage: KVStorage) -> int:
+        scale_nbytes = 4 if storage == "int8" else 0
+        head_nbytes = config.head_dim * KV_DTYPES[storage].itemsize + scale_nbytes
+        return 2 * config.num_layers * config.num_kv_heads * head_nbytes
 
 
 class DeviceTables:

@@ -13,6 +13,7 @@ already in the table, written there by the sampler, so planning never waits for 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
@@ -63,7 +64,8 @@ class StepRow:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Steps are numbered upwards from 0 and run in that order."""
+    """Steps are numbered upwards from 0 and run in that order. Tokens of a step are counted in
+    the order of its rows."""
 
     number: int
     rows: tuple[StepRow, ...]
@@ -72,6 +74,23 @@ class Step:
     @property
     def num_tokens(self) -> int:
         return sum(row.num_new for row in self.rows)
+
+    @property
+    def first_tokens(self) -> list[int]:
+        """The first token of each row."""
+        ends = list(accumulate(row.num_new for row in self.rows))
+        return [end - row.num_new for end, row in zip(ends, self.rows, strict=True)]
+
+    @property
+    def sampling_rows(self) -> tuple[int, ...]:
+        """Rows after whose last token one is sampled."""
+        return tuple(index for index, row in enumerate(self.rows) if row.samples)
+
+    @property
+    def sampling_tokens(self) -> list[int]:
+        """The last tokens of the sampling rows."""
+        ends = accumulate(row.num_new for row in self.rows)
+        return [end - 1 for end, row in zip(ends, self.rows, strict=True) if row.samples]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,14 +6,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from espalier.runtime.config import EngineConfig
 from espalier.runtime.engine import Engine
-from espalier.runtime.loading import Model, load_model
+from espalier.runtime.loading import Model
+from tests.integration.real_harness import load_as
+from tests.native_kernels import KERNELS
 
 
-@pytest.fixture(scope="session")
-def model() -> Model:
-    return load_model(EngineConfig())
+@pytest.fixture(scope="session", params=KERNELS)
+def model(request: pytest.FixtureRequest) -> Model:
+    """With torch's kernels, and with the native ones in float32."""
+    return load_as(request.param)
 
 
 @pytest.fixture(scope="module")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from espalier.runtime.loading import Model
+from espalier.runtime.config import EngineConfig
+from espalier.runtime.loading import Model, load_model
 from espalier.runtime.scheduler.sampling_rows import Vocabulary
 from tests.harness import Harness
+from tests.native_kernels import Kernels
 
 TEXTS = [
     "The capital of France is",
@@ -59,6 +61,13 @@ def vocabulary(model: Model) -> Vocabulary:
         eos_ids=model.tokenizer.eos_ids,
         visible_bytes=model.tokenizer.visible_bytes,
     )
+
+
+def load_as(kernels: Kernels) -> Model:
+    """The default model, for torch's kernels in float32 or for native ones."""
+    if kernels == "torch":
+        return load_model(EngineConfig(dtype="float32", kernels="torch"))
+    return load_model(EngineConfig(dtype=kernels, kernels="native"))
 
 
 def harness(model: Model, **options: Any) -> Harness:

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
+from torch import Tensor
 
 from espalier.runtime.messages import AbortRequest, LogprobOptions
 from espalier.runtime.models.weights import LlamaWeights
-from espalier.runtime.runner.kv_pool import DeviceTables
+from espalier.runtime.runner.build import AnyBackend
 from espalier.runtime.runner.protocol import LaunchedStep, Runner
 from espalier.runtime.sampling.sampler import SampleRow
-from espalier.runtime.scheduler.step import Step, StepResult, TableWrite
+from espalier.runtime.scheduler.step import Step, StepResult
 from tests.fakes import byte_vocabulary, tiny_config, tiny_weights
 from tests.harness import Harness, Outcome
+from tests.native_kernels import KERNELS, held_by
 
 CONFIG = tiny_config()
 WEIGHTS = tiny_weights(CONFIG)
@@ -65,14 +68,20 @@ def prompt(length: int, salt: int = 0) -> list[int]:
 
 
 @pytest.fixture(params=[True, False], ids=["overlap", "plain"])
-def make(request: pytest.FixtureRequest) -> Iterator[Callable[..., Harness]]:
+def overlap(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
+
+
+@pytest.fixture(params=KERNELS)
+def make(request: pytest.FixtureRequest, overlap: bool) -> Iterator[Callable[..., Harness]]:
     harnesses: list[Harness] = []
 
     def build(
-        fail: dict[str, int] | None = None, weights: LlamaWeights = WEIGHTS, **options: Any
+        fail: dict[str, int] | None = None, weights: LlamaWeights[Tensor] = WEIGHTS, **options: Any
     ) -> Harness:
-        options = {"overlap": request.param, **options}
-        harness = Harness(CONFIG, weights, byte_vocabulary(), **options)
+        options = {"overlap": overlap, **options}
+        held = held_by(request.param, weights, CONFIG)
+        harness = Harness(CONFIG, held, byte_vocabulary(), **options)
         if fail:
             harness.wrap_runner(FailingRunner(harness.runner, **fail))
         harnesses.append(harness)
@@ -179,18 +188,18 @@ def _poison(harness: Harness) -> None:
     """Overwrite the KV of a shared prompt with NaN."""
     ids = np.array(prompt(30), np.int32)
     slots = harness.cache.slots_of(harness.cache.match_prefix((), ids)).tolist()
-    values = harness.torch_runner.pool.v_LSKd
+    values = harness.kv_pool.v_LSKd
 
     def overwrite() -> None:
         values[:, slots] = float("nan")
 
-    harness.torch_runner.submit(overwrite).result()
+    harness.device.submit(overwrite).result()
 
 
 BAD_TOKEN = 7
 
 
-def weights_with_a_bad_token() -> LlamaWeights:
+def weights_with_a_bad_token() -> LlamaWeights[Tensor]:
     """Whoever reads BAD_TOKEN gets NaN logits, always."""
     embed = WEIGHTS.embed_VD.clone()
     embed[BAD_TOKEN] = float("nan")
@@ -263,26 +272,31 @@ def test_tokens_of_a_withdrawn_promise_do_not_count_as_cached() -> None:
     harness.close()
 
 
-class FailingTables(DeviceTables):
-    """Fails number `at` of the calls that apply a step's writes, before anything is applied."""
+class FailingBackend:
+    """Fails forward number `at`, before any of the step's table writes is applied."""
 
-    def __init__(self, at: int) -> None:
-        super().__init__(16, 512)
+    def __init__(self, inner: AnyBackend, at: int) -> None:
+        self._inner = inner
         self._left = at
 
-    def apply(self, writes: Iterable[TableWrite]) -> None:
+    def prepare(self, step: Step) -> object:
+        return self._inner.prepare(step)
+
+    def forward(self, prepared: object) -> object:
         self._left -= 1
         if self._left == -1:
             raise RuntimeError("the tables are on fire")
-        super().apply(writes)
+        return self._inner.forward(prepared)
+
+    def sample(self, forward: object, rows: Mapping[int, SampleRow]) -> StepResult:
+        return self._inner.sample(forward, rows)
 
 
 @pytest.mark.parametrize("at", range(8))
 def test_a_step_that_fails_before_its_table_writes(make: Callable[..., Harness], at: int) -> None:
     """Its successor, launched already, must not run on the tables as they are then."""
     expected = _staggered(make(max_chunk_len=32))
-    harness = make(max_chunk_len=32)
-    harness.torch_runner.tables = FailingTables(at)
+    harness = make(max_chunk_len=32, backend_of=partial(FailingBackend, at=at))
     assert _staggered(harness) == expected
     assert harness.scheduler.stats.num_failed_steps == 1
     harness.assert_drained()

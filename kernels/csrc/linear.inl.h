@@ -1,0 +1,310 @@
+// Products of rows with packed weights. Each output is summed over the inputs in one order,
+// from the first to the last, whatever the number of rows and whoever computes it: lanes hold
+// outputs, threads share out panels of outputs, and a sum that is put aside between two blocks
+// of inputs is put aside whole.
+#pragma once
+
+namespace espalier::ESPALIER_ISA {
+
+inline constexpr std::int64_t tile_rows = 96;   // rows whose sums of one panel lie on the stack
+inline constexpr std::int64_t block_len = 256;  // inputs of a panel that fit the L1 cache
+
+// Arrays of sums stay in registers only if the loops over them are unrolled early, and if the
+// products are functions of their own: where GCC inlines them it runs out of registers.
+#define ESPALIER_UNROLL _Pragma("GCC unroll 6")
+
+// Sums of one panel: [row][16].
+struct alignas(64) Tile {
+  float sums[tile_rows * panel_width];
+};
+
+// -- float32 ------------------------------------------------------------------------------
+
+// The nibbles of sixteen outputs' 32-bit words at bit `shift`, as weights: d * q is rounded,
+// then + m, as in a dequantised file.
+template <int shift>
+inline F32 nibble_weights(I32 words, F32 d, F32 m) {
+  return add(mul(d, to_f32(low_nibble(shift_right<shift>(words)))), m);
+}
+
+template <bool has_min, class Visit>
+[[gnu::always_inline]] inline void for_each_nibble(const std::uint8_t* panel, std::int64_t begin, std::int64_t length,
+                            const Visit& visit) {
+  constexpr std::int64_t stride = has_min ? 320 : 288;
+  for (std::int64_t k = 0; k < length; k += group_len) {
+    const std::uint8_t* group = panel + (begin + k) / group_len * stride;
+    const std::uint16_t* halves = reinterpret_cast<const std::uint16_t*>(group);
+    const F32 d = load_f16(halves);
+    const F32 m = has_min ? load_f16(halves + 16) : mul(d, set_f32(-8.f));
+    const std::uint8_t* nibbles = group + (has_min ? 64 : 32);
+    for (int j = 0; j < 4; j++) {
+      const I32 words = load_i32(nibbles + 64 * j);
+      visit(k + 4 * j, nibble_weights<0>(words, d, m));
+      visit(k + 4 * j + 1, nibble_weights<8>(words, d, m));
+      visit(k + 4 * j + 2, nibble_weights<16>(words, d, m));
+      visit(k + 4 * j + 3, nibble_weights<24>(words, d, m));
+    }
+    for (int j = 0; j < 4; j++) {
+      const I32 words = load_i32(nibbles + 64 * j);
+      visit(k + 16 + 4 * j, nibble_weights<4>(words, d, m));
+      visit(k + 16 + 4 * j + 1, nibble_weights<12>(words, d, m));
+      visit(k + 16 + 4 * j + 2, nibble_weights<20>(words, d, m));
+      visit(k + 16 + 4 * j + 3, nibble_weights<28>(words, d, m));
+    }
+  }
+}
+
+// Call `visit(k, weights)` for the inputs k = 0 .. length - 1 of a panel from `begin` on, in this
+// order, with the sixteen outputs' weights as float32: exactly the values that are stored.
+// `begin` and, but at the end of the row, `length` are multiples of a group.
+template <class Visit>
+[[gnu::always_inline]] inline void for_each_input(const Matrix& matrix, const std::uint8_t* panel, std::int64_t begin,
+                           std::int64_t length, const Visit& visit) {
+  switch (matrix.format) {
+    case Format::f32:
+      for (std::int64_t k = 0; k < length; k++)
+        visit(k, load_f32(reinterpret_cast<const float*>(panel) + 16 * (begin + k)));
+      return;
+    case Format::bf16:
+      for (std::int64_t k = 0; k < length; k++)
+        visit(k, load_bf16(reinterpret_cast<const std::uint16_t*>(panel) + 16 * (begin + k)));
+      return;
+    case Format::q8:
+      for (std::int64_t k = 0; k < length; k += group_len) {
+        const std::uint8_t* group = panel + (begin + k) / group_len * 544;
+        const F32 d = load_f16(reinterpret_cast<const std::uint16_t*>(group));
+        for (int j = 0; j < 16; j++) {
+          const Pairs pairs = load_pairs(reinterpret_cast<const std::int8_t*>(group + 32 + 32 * j));
+          visit(k + 2 * j, mul(d, first_of(pairs)));
+          visit(k + 2 * j + 1, mul(d, second_of(pairs)));
+        }
+      }
+      return;
+    case Format::q4_0:
+      return for_each_nibble<false>(panel, begin, length, visit);
+    case Format::q4_1:
+      return for_each_nibble<true>(panel, begin, length, visit);
+  }
+}
+
+// The same inputs as float32 in memory, [input][16].
+inline const float* unpack_block(const Matrix& matrix, const std::uint8_t* panel,
+                                 std::int64_t begin, std::int64_t length, float* out) {
+  if (matrix.format == Format::f32) return reinterpret_cast<const float*>(panel) + 16 * begin;
+  for_each_input(matrix, panel, begin, length,
+                 [&](std::int64_t k, F32 weights) __attribute__((always_inline)) { store(out + 16 * k, weights); });
+  return out;
+}
+
+// Add the products of some rows with a block of inputs to their sums, or begin with them.
+template <int num_rows>
+[[gnu::noinline]] void add_block(const float* weights, const float* x, std::int64_t stride,
+                      std::int64_t length, float* sums, bool first) {
+  F32 sum[num_rows];
+  ESPALIER_UNROLL for (int r = 0; r < num_rows; r++) sum[r] = first ? zero_f32() : load_f32(sums + 16 * r);
+  for (std::int64_t k = 0; k < length; k++) {
+    const F32 w = load_f32(weights + 16 * k);
+    ESPALIER_UNROLL for (int r = 0; r < num_rows; r++) sum[r] = fma(set_f32(x[r * stride + k]), w, sum[r]);
+  }
+  ESPALIER_UNROLL for (int r = 0; r < num_rows; r++) store(sums + 16 * r, sum[r]);
+}
+
+// The same product for one or two rows, whose weights are not worth unpacking first.
+template <int num_rows>
+[[gnu::noinline]] void multiply_few(const Matrix& matrix, const std::uint8_t* panel, const float* x,
+                         float* sums) {
+  const std::int64_t inputs = matrix.num_inputs;
+  F32 sum[num_rows];
+  ESPALIER_UNROLL for (int r = 0; r < num_rows; r++) sum[r] = zero_f32();
+  for_each_input(matrix, panel, 0, inputs, [&](std::int64_t k, F32 weights) __attribute__((always_inline)) {
+    ESPALIER_UNROLL for (int r = 0; r < num_rows; r++)
+      sum[r] = fma(set_f32(x[r * inputs + k]), weights, sum[r]);
+  });
+  ESPALIER_UNROLL for (int r = 0; r < num_rows; r++) store(sums + 16 * r, sum[r]);
+}
+
+// -- integers: exact sums over a group, added up in float32 from group to group --------------
+
+template <int num_rows>
+[[gnu::noinline]] void multiply_q4(const std::uint8_t* panel, bool has_min, std::int64_t groups,
+                        const PreparedRows& rows, std::int64_t row, float* sums) {
+  const std::int8_t* x = rows.i8 + row * groups * group_len;
+  const float* scale = rows.scale8 + row * groups;
+  const float* total = rows.sum8 + row * groups;
+  F32 sum[num_rows];
+  ESPALIER_UNROLL for (int r = 0; r < num_rows; r++) sum[r] = zero_f32();
+  for (std::int64_t g = 0; g < groups; g++) {
+    const std::uint16_t* halves = reinterpret_cast<const std::uint16_t*>(panel);
+    const F32 d = load_f16(halves);
+    const F32 m = has_min ? load_f16(halves + 16) : mul(d, set_f32(-8.f));
+    const std::uint8_t* nibbles = panel + (has_min ? 64 : 32);
+    panel += has_min ? 320 : 288;
+    NibbleSums products[num_rows];
+    ESPALIER_UNROLL for (int r = 0; r < num_rows; r++) products[r] = zero_nibble_sums();
+    for (int j = 0; j < 4; j++) {
+      const Nibbles low = low_nibbles(nibbles + 64 * j);
+      ESPALIER_UNROLL for (int r = 0; r < num_rows; r++)
+        add_products(products[r], low, x + (r * groups + g) * group_len + 4 * j);
+      const Nibbles high = high_nibbles(nibbles + 64 * j);
+      ESPALIER_UNROLL for (int r = 0; r < num_rows; r++)
+        add_products(products[r], high, x + (r * groups + g) * group_len + 16 + 4 * j);
+    }
+    ESPALIER_UNROLL for (int r = 0; r < num_rows; r++) {
+      const F32 scaled = mul(d, set_f32(scale[r * groups + g]));
+      sum[r] = fma(m, set_f32(total[r * groups + g]), sum[r]);
+      sum[r] = fma(to_f32(finish(products[r])), scaled, sum[r]);
+    }
+  }
+  ESPALIER_UNROLL for (int r = 0; r < num_rows; r++) store(sums + 16 * r, sum[r]);
+}
+
+template <int num_rows>
+[[gnu::noinline]] void multiply_q8(const std::uint8_t* panel, std::int64_t groups, const PreparedRows& rows,
+                        std::int64_t row, float* sums) {
+  const std::int16_t* x = rows.i16 + row * groups * group_len;
+  F32 sum[num_rows];
+  ESPALIER_UNROLL for (int r = 0; r < num_rows; r++) sum[r] = zero_f32();
+  for (std::int64_t g = 0; g < groups; g++, panel += 544) {
+    const F32 d = load_f16(reinterpret_cast<const std::uint16_t*>(panel));
+    I32 products[num_rows];
+    ESPALIER_UNROLL for (int r = 0; r < num_rows; r++) products[r] = zero_i32();
+    for (int j = 0; j < 16; j++) {
+      const Pairs w = load_pairs(reinterpret_cast<const std::int8_t*>(panel + 32 + 32 * j));
+      ESPALIER_UNROLL for (int r = 0; r < num_rows; r++)
+        add_products(products[r], w, x + (r * groups + g) * group_len + 2 * j);
+    }
+    ESPALIER_UNROLL for (int r = 0; r < num_rows; r++) sum[r] = fma(to_f32(products[r]), d, sum[r]);
+  }
+  ESPALIER_UNROLL for (int r = 0; r < num_rows; r++)
+    store(sums + 16 * r, mul(sum[r], set_f32(rows.scale16[row + r])));
+}
+
+// -- a panel --------------------------------------------------------------------------------
+
+// Call `work.operator()<n>(row)` for runs of n rows that cover [0, count), n at most `most`.
+template <int most, class Work>
+inline void for_row_runs(std::int64_t count, const Work& work) {
+  std::int64_t row = 0;
+  for (; row + most <= count; row += most) work.template operator()<most>(row);
+  if constexpr (most > 1)
+    if (row < count)
+      for_row_runs<most - 1>(count - row, [&]<int n>(std::int64_t r) {
+        work.template operator()<n>(row + r);
+      });
+}
+
+// The sums of `count` rows from `row` on with one panel.
+inline void multiply_panel(const LinearOp& op, const Matrix& matrix, std::int64_t index,
+                           const PreparedRows& rows, std::int64_t row, std::int64_t count,
+                           float* sums) {
+  const std::uint8_t* panel = matrix.panel(index);
+  if (multiplies_i8(op, matrix)) {
+    const bool has_min = matrix.format == Format::q4_1;
+    for_row_runs<4>(count, [&]<int n>(std::int64_t r) {
+      multiply_q4<n>(panel, has_min, matrix.num_groups(), rows, row + r, sums + 16 * r);
+    });
+    return;
+  }
+  if (multiplies_i16(op, matrix)) {
+    for_row_runs<4>(count, [&]<int n>(std::int64_t r) {
+      multiply_q8<n>(panel, matrix.num_groups(), rows, row + r, sums + 16 * r);
+    });
+    return;
+  }
+  const std::int64_t inputs = matrix.num_inputs;
+  const float* x = (rows.f32 != nullptr ? rows.f32 : op.in) + row * inputs;
+  if (count == 1) return multiply_few<1>(matrix, panel, x, sums);
+  if (count == 2) return multiply_few<2>(matrix, panel, x, sums);
+  alignas(64) float unpacked[block_len * panel_width];
+  for (std::int64_t k = 0; k < inputs; k += block_len) {
+    const std::int64_t length = std::min(block_len, inputs - k);
+    const float* block = unpack_block(matrix, panel, k, length, unpacked);
+    for_row_runs<6>(count, [&]<int n>(std::int64_t r) {
+      add_block<n>(block, x + r * inputs + k, inputs, length, sums + 16 * r, k == 0);
+    });
+  }
+}
+
+// -- the operation --------------------------------------------------------------------------
+
+// Puts outputs [column, column + 16) of a row away, as far as they are below `end`.
+inline void write_outputs(const LinearOp& op, std::int64_t width, std::int64_t row,
+                          std::int64_t column, std::int64_t end, F32 value) {
+  if (op.bias != nullptr) value = add(value, load_within(op.bias, column, end));
+  if (op.residual != nullptr)
+    value = add(value, load_within(op.residual + row * width, column, end));
+  store_within(op.out + row * width, column, end, value);
+}
+
+// One panel of every row; the matrix's outputs begin at `column` of the operation's `width`.
+inline void linear_panel(const LinearOp& op, const Matrix& matrix, std::int64_t column,
+                         std::int64_t width, std::int64_t index, const PreparedRows& rows,
+                         std::int64_t num_rows) {
+  Tile tile;
+  for (std::int64_t row = 0; row < num_rows; row += tile_rows) {
+    const std::int64_t count = std::min(tile_rows, num_rows - row);
+    multiply_panel(op, matrix, index, rows, row, count, tile.sums);
+    for (std::int64_t r = 0; r < count; r++)
+      write_outputs(op, width, row + r, column + index * panel_width, column + matrix.num_outputs,
+                    load_f32(tile.sums + 16 * r));
+  }
+}
+
+inline void swiglu_panel(const LinearOp& op, std::int64_t index, const PreparedRows& rows,
+                         std::int64_t num_rows) {
+  Tile gate, up;
+  const std::int64_t width = op.matrices[0].num_outputs;
+  for (std::int64_t row = 0; row < num_rows; row += tile_rows) {
+    const std::int64_t count = std::min(tile_rows, num_rows - row);
+    multiply_panel(op, op.matrices[0], index, rows, row, count, gate.sums);
+    multiply_panel(op, op.matrices[1], index, rows, row, count, up.sums);
+    for (std::int64_t r = 0; r < count; r++)
+      write_outputs(op, width, row + r, index * panel_width, width,
+                    mul(silu(load_f32(gate.sums + 16 * r)), load_f32(up.sums + 16 * r)));
+  }
+}
+
+inline void multiply_all(const LinearOp& op, const PreparedRows& rows, std::int64_t num_rows,
+                         Team& team) {
+  if (op.swiglu) {
+    const std::int64_t panels = op.matrices[0].num_panels();
+    team.take(panels, team.grain(panels), [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; i++) swiglu_panel(op, i, rows, num_rows);
+    });
+    return;
+  }
+  std::int64_t width = 0, column = 0;
+  for (const Matrix& matrix : op.matrices) width += matrix.num_outputs;
+  for (const Matrix& matrix : op.matrices) {
+    const std::int64_t panels = matrix.num_panels();
+    team.take(panels, team.grain(panels), [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; i++)
+        linear_panel(op, matrix, column, width, i, rows, num_rows);
+    });
+    column += matrix.num_outputs;
+  }
+}
+
+// Rows so few that it takes less to prepare them on every thread than to wait for each other.
+inline constexpr std::int64_t private_nbytes = 16 << 10;
+
+inline void linear(const LinearOp& op, const Step& step, std::uint8_t* scratch, Team& team) {
+  const std::int64_t num_rows = op.on_selected ? static_cast<std::int64_t>(step.selected.size())
+                                               : step.num_tokens;
+  if (num_rows == 0) return;
+  alignas(64) std::uint8_t own[private_nbytes];
+  PreparedRows rows = place_rows(op, num_rows, own);
+  if (rows.nbytes <= private_nbytes) {
+    for (std::int64_t row = 0; row < num_rows; row++) prepare_row(op, rows, row);
+  } else {
+    rows = place_rows(op, num_rows, scratch);
+    team.take(num_rows, team.grain(num_rows), [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t row = begin; row < end; row++) prepare_row(op, rows, row);
+    });
+    team.barrier();
+  }
+  multiply_all(op, rows, num_rows, team);
+  team.barrier();
+}
+
+}  // namespace espalier::ESPALIER_ISA

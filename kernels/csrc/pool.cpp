@@ -1,0 +1,82 @@
+#include "pool.h"
+
+#include <chrono>
+
+namespace espalier {
+namespace {
+
+// How long a thread spins before it parks: longer than a phase of a decode step takes, and
+// than the gap between two steps, as waking a parked thread costs tens of microseconds.
+constexpr std::chrono::microseconds spin_time{200};
+constexpr int pauses_between_looks = 64;
+
+inline void pause() {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// Wait until `value` is no longer `old`.
+void await_change(const std::atomic<std::uint32_t>& value, std::uint32_t old) {
+  const auto deadline = std::chrono::steady_clock::now() + spin_time;
+  do {
+    for (int i = 0; i < pauses_between_looks; i++) {
+      if (value.load(std::memory_order_acquire) != old) return;
+      pause();
+    }
+  } while (std::chrono::steady_clock::now() < deadline);
+  value.wait(old, std::memory_order_acquire);
+}
+
+}  // namespace
+
+Pool::Pool(int num_threads) : size_(num_threads) {
+  threads_.reserve(static_cast<std::size_t>(num_threads - 1));
+  for (int index = 1; index < num_threads; index++)
+    threads_.emplace_back([this, index] { serve(index); });
+}
+
+Pool::~Pool() {
+  stopping_.store(true, std::memory_order_relaxed);
+  job_.fetch_add(1, std::memory_order_release);
+  job_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void Pool::run(const std::function<void(Team&)>& work) {
+  work_ = &work;
+  job_.fetch_add(1, std::memory_order_release);
+  job_.notify_all();
+  Team team(*this, 0);
+  work(team);
+  team.barrier();
+}
+
+void Pool::serve(int index) {
+  for (std::uint32_t job = 0;; job++) {
+    await_change(job_, job);
+    if (stopping_.load(std::memory_order_relaxed)) return;
+    Team team(*this, index);
+    (*work_)(team);
+    team.barrier();
+  }
+}
+
+void Team::barrier() {
+  if (pool_.size_ == 1) return;
+  const std::uint32_t generation = pool_.generation_.load(std::memory_order_relaxed);
+  if (pool_.arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 < pool_.size_) {
+    await_change(pool_.generation_, generation);
+  } else {  // the last one: all others wait, so nobody is in a phase
+    pool_.arrived_.store(0, std::memory_order_relaxed);
+    for (std::size_t phase = 0; phase < phase_; phase++)
+      pool_.next_[phase].value.store(0, std::memory_order_relaxed);
+    pool_.generation_.store(generation + 1, std::memory_order_release);
+    pool_.generation_.notify_all();
+  }
+  phase_ = 0;
+}
+
+}  // namespace espalier

@@ -1,0 +1,96 @@
+// Threads that work on one job in step; know nothing of what they do.
+//
+// `Pool::run` starts the same function on every thread and returns when all are done. Within
+// it, `Team::barrier` lines them up, and `Team::take` deals out the pieces of a phase, first
+// come first served: a thread that the system has put aside holds up no more than one piece.
+// A thread that waits spins for a moment, then parks.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cassert>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <thread>
+#include <vector>
+
+namespace espalier {
+
+class Team;
+
+class Pool {
+ public:
+  // `num_threads` >= 1 counts the caller of `run`.
+  explicit Pool(int num_threads);
+  ~Pool();
+  Pool(const Pool&) = delete;
+  Pool& operator=(const Pool&) = delete;
+
+  int size() const { return size_; }
+
+  // `work` must not throw. One caller at a time.
+  void run(const std::function<void(Team&)>& work);
+
+ private:
+  friend class Team;
+
+  static constexpr std::size_t max_phases = 8;  // between two barriers
+  struct alignas(64) Next {
+    std::atomic<std::int64_t> value{0};
+  };
+
+  void serve(int index);
+
+  const int size_;
+  const std::function<void(Team&)>* work_ = nullptr;
+  Next next_[max_phases];  // the first piece of a phase that nobody has taken yet
+  alignas(64) std::atomic<std::uint32_t> job_{0};
+  alignas(64) std::atomic<int> arrived_{0};
+  alignas(64) std::atomic<std::uint32_t> generation_{0};
+  std::atomic<bool> stopping_{false};
+  std::vector<std::thread> threads_;
+};
+
+// One thread's view of a running job.
+class Team {
+ public:
+  int index() const { return index_; }
+  int size() const { return pool_.size_; }
+
+  // Wait until every thread of the job is here. What any of them wrote before, all see after.
+  void barrier();
+
+  // Call `work(begin, end)` for pieces of [0, count), `grain` long but for the last: each piece
+  // goes to exactly one thread. All threads call this in the same order with the same
+  // arguments; only a barrier makes sure that the others' pieces are done.
+  template <class Work>
+  void take(std::int64_t count, std::int64_t grain, const Work& work) {
+    if (pool_.size_ == 1) {
+      if (count > 0) work(std::int64_t{0}, count);
+      return;
+    }
+    assert(phase_ < Pool::max_phases);
+    std::atomic<std::int64_t>& next = pool_.next_[phase_++].value;
+    for (;;) {
+      const std::int64_t begin = next.fetch_add(grain, std::memory_order_relaxed);
+      if (begin >= count) return;
+      work(begin, std::min(begin + grain, count));
+    }
+  }
+
+  // A grain that gives every thread several pieces, so that none waits long for the last one.
+  std::int64_t grain(std::int64_t count) const {
+    return std::max<std::int64_t>(1, count / (8 * size()));
+  }
+
+ private:
+  friend class Pool;
+  Team(Pool& pool, int index) : pool_(pool), index_(index) {}
+
+  Pool& pool_;
+  int index_;
+  std::size_t phase_ = 0;
+};
+
+}  // namespace espalier

@@ -1,0 +1,71 @@
+"""Native threads, and what they do besides plans: sampling. Addresses are not checked here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from . import _cpu
+
+
+def instruction_sets() -> tuple[str, ...]:
+    """Those that the extension can use on this processor, the fastest first."""
+    return _cpu.isas()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pool:
+    """Threads, the caller's own among them, and the instruction set that they use.
+
+    They spin for a moment before they sleep, and do not survive a fork. One call at a time.
+    """
+
+    isa: str
+    num_threads: int
+    handle: object
+
+    @classmethod
+    def start(cls, num_threads: int, isa: str | None = None) -> Pool:
+        """`isa`: one of `instruction_sets`, by default the fastest."""
+        isa = isa or instruction_sets()[0]
+        assert num_threads >= 1 and isa in instruction_sets(), (num_threads, isa)
+        return cls(isa, num_threads, _cpu.new_pool(num_threads))
+
+    def sample(
+        self,
+        logits: int,
+        stride: int,
+        vocab_size: int,
+        num_rows: int,
+        rows: int,
+        results: int,
+        tops: int,
+    ) -> None:
+        """One token for each row; kernels/csrc/sampling.h says what lies at the addresses."""
+        _cpu.sample(
+            self.isa, self.handle, logits, stride, vocab_size, num_rows, rows, results, tops
+        )
+
+    def find_logprobs(
+        self,
+        logits: int,
+        stride: int,
+        vocab_size: int,
+        num_rows: int,
+        targets: int,
+        num_top: int,
+        logprobs: int,
+        tops: int,
+    ) -> None:
+        """Log-probabilities of each row's target and most likely tokens."""
+        _cpu.find_logprobs(
+            self.isa,
+            self.handle,
+            logits,
+            stride,
+            vocab_size,
+            num_rows,
+            targets,
+            num_top,
+            logprobs,
+            tops,
+        )
