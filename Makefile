@@ -4,7 +4,7 @@ BIN := .venv/bin
 # A bare `torch` may be a CUDA build of several gigabytes: the tested CPU version goes first.
 TORCH := $(shell grep '^torch==' constraints.txt)
 
-.PHONY: demo test check format bench clean
+.PHONY: demo test check format bench peers clean
 
 demo: .venv/.installed
 	@$(BIN)/espalier pull smollm2
@@ -30,6 +30,10 @@ bench: .venv/.installed
 	$(BIN)/espalier pull smollm2
 	$(BIN)/python -m bench.step --json bench/out/step.json
 	$(BIN)/python -m bench.step --http --json bench/out/http.json
+
+peers: .venv/.installed
+	$(BIN)/espalier pull smollm2
+	$(BIN)/python -m bench.peers.setup
 
 .venv/.installed: pyproject.toml constraints.txt $(wildcard kernels/csrc/*)
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv

@@ -17,9 +17,10 @@ _DONE = b"data: [DONE]"
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What one stream gave: seconds to its first event, and its last event."""
+    """What one stream gave: seconds to its first and to its last event, and the last event."""
 
     ttft_s: float
+    end_s: float
     last: dict[str, object]
 
 
@@ -54,15 +55,16 @@ class Connection:
         status = await self._reader.readline()
         if b" 200 " not in status:
             raise RuntimeError(status.decode())
-        ttft_s, last = 0.0, b""
+        ttft_s, end_s, last = 0.0, 0.0, b""
         while (line := await self._reader.readline()) != b"0\r\n":  # the last chunk's length
             if not line:
                 raise RuntimeError("the server closed the connection")
             if line.startswith(_EVENT) and not line.startswith(_DONE):
-                ttft_s = ttft_s or perf_counter() - start
+                end_s = perf_counter() - start
+                ttft_s = ttft_s or end_s
                 last = line
         await self._reader.readline()
         event = orjson.loads(last.removeprefix(_EVENT))
         if "error" in event:
             raise RuntimeError(event["error"]["message"])
-        return Served(ttft_s, event)
+        return Served(ttft_s, end_s, event)

@@ -40,7 +40,11 @@ class Pool:
         results: int,
         tops: int,
     ) -> None:
-        """One token for each row; kernels/csrc/sampling.h says what lies at the addresses."""
+        """One token for each row of logits.
+
+        Logits are `num_rows` rows of `vocab_size` float32, `stride` elements apart. `rows`,
+        `results` and `tops` are arrays of the structs in kernels/csrc/sampling.h.
+        """
         _cpu.sample(
             self.isa, self.handle, logits, stride, vocab_size, num_rows, rows, results, tops
         )
@@ -56,7 +60,7 @@ class Pool:
         logprobs: int,
         tops: int,
     ) -> None:
-        """Log-probabilities of each row's target and most likely tokens."""
+        """Log-probabilities (float64) of each row's target (int32) and most likely tokens."""
         _cpu.find_logprobs(
             self.isa,
             self.handle,

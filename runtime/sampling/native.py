@@ -14,7 +14,7 @@ from array import array
 from collections.abc import Sequence
 from itertools import accumulate
 from struct import Struct
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -23,6 +23,9 @@ from torch import Tensor
 from ..messages import TokenLogprob
 from .params import SamplingParams
 from .sampler import NO_TOKEN, NOT_FINITE, IntArray, Sampled, SampleRow
+
+if TYPE_CHECKING:  # there is no such module without the extension
+    from espalier.kernels.pool import Pool
 
 logger = logging.getLogger(__name__)
 
@@ -47,42 +50,10 @@ _PLAIN = ROW.pack(*(0,) * 13, 0.0, 1.0, 0.0, 1.0, 0.0, 0.0, -1, -1, 0)
 _FAILURES = (None, NOT_FINITE, NO_TOKEN, "sampling failed: a token id is not in the vocabulary")
 
 
-class SamplingKernels(Protocol):
-    """The native functions, given addresses: they check nothing, and keep nothing.
-
-    Logits are `num_rows` rows of `vocab_size` float32, `stride` elements apart. `rows`,
-    `results` and `tops` are arrays of ROW, RESULT and TOP, `targets` of int32, `logprobs` of
-    float64.
-    """
-
-    def sample(
-        self,
-        logits: int,
-        stride: int,
-        vocab_size: int,
-        num_rows: int,
-        rows: int,
-        results: int,
-        tops: int,
-    ) -> None: ...
-
-    def find_logprobs(
-        self,
-        logits: int,
-        stride: int,
-        vocab_size: int,
-        num_rows: int,
-        targets: int,
-        num_top: int,
-        logprobs: int,
-        tops: int,
-    ) -> None: ...
-
-
 class NativeSampler:
     """`sample` and `logprobs_of` of the torch sampler, for float32 logits on the CPU."""
 
-    def __init__(self, kernels: SamplingKernels) -> None:
+    def __init__(self, kernels: Pool) -> None:
         self._kernels = kernels
         self._plain = _Memory(_PLAIN * 64)
         self._results = _Memory(bytes(RESULT.size * 64))
