@@ -4,7 +4,7 @@ BIN := .venv/bin
 # A bare `torch` may be a CUDA build of several gigabytes: the tested CPU version goes first.
 TORCH := $(shell grep '^torch==' constraints.txt)
 
-.PHONY: demo test check format bench peers clean
+.PHONY: demo test check format bench peers sanitize emulate clean
 
 demo: .venv/.installed
 	@$(BIN)/espalier pull smollm2
@@ -30,6 +30,35 @@ bench: .venv/.installed
 	$(BIN)/espalier pull smollm2
 	$(BIN)/python -m bench.step --json bench/out/step.json
 	$(BIN)/python -m bench.step --http --json bench/out/http.json
+
+# The tests of the native kernels on a build that stops at the first error of memory or meaning.
+SANITIZED := build/sanitized/_cpu.abi3.so
+$(SANITIZED): $(wildcard kernels/csrc/*) .venv/.installed
+	mkdir -p $(@D)
+	g++ -std=c++20 -O1 -g -ffp-contract=off -fno-math-errno -fPIC -shared -pthread \
+	    -fsanitize=address,undefined -fno-sanitize-recover=all -DPy_LIMITED_API=0x030B0000 \
+	    -I$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("include"))') \
+	    kernels/csrc/*.cpp -o $@
+
+sanitize: $(SANITIZED)
+	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" \
+	    ASAN_OPTIONS=detect_leaks=0 $(BIN)/python tests/sanitized.py $(SANITIZED) -q \
+	    tests/kernels tests/runtime/test_native_sampler.py tests/runtime/test_native_invariance.py
+
+# The AVX-512 kernels on a processor without: SIMDe computes their instructions in AVX2's.
+EMULATED := build/emulated/_cpu.abi3.so
+$(EMULATED): $(wildcard kernels/csrc/* tests/emulation/*) .venv/.installed
+	@echo '#include <simde/x86/avx512.h>' | g++ -E -x c++ -o /dev/null - 2>/dev/null || \
+	    { echo "make emulate needs SIMDe's headers (Debian, Ubuntu: libsimde-dev)" >&2; exit 1; }
+	mkdir -p $(@D)
+	g++ -std=c++20 -O2 -ffp-contract=off -fno-math-errno -fPIC -shared -pthread \
+	    -mavx2 -mfma -mf16c -include tests/emulation/avx512.h -DPy_LIMITED_API=0x030B0000 \
+	    -I$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("include"))') \
+	    kernels/csrc/*.cpp -o $@
+
+emulate: $(EMULATED)
+	$(BIN)/python tests/sanitized.py $(EMULATED) -q \
+	    tests/kernels tests/runtime/test_native_sampler.py tests/runtime/test_native_invariance.py
 
 peers: .venv/.installed
 	$(BIN)/espalier pull smollm2

@@ -6,11 +6,9 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
-from time import perf_counter
 from typing import Literal
 
 import numpy as np
@@ -46,29 +44,6 @@ def spread(values: list[float]) -> str:
 
 def median_row(name: str, values: list[float], unit: str, note: str = "") -> Row:
     return Row(name, median(values), unit, note="; ".join(filter(None, [spread(values), note])))
-
-
-def read_bandwidth() -> float:
-    """GB/s of plain reads on all cores: a sum over 1 GiB of float32."""
-    data = torch.ones(1 << 28)
-    return data.nbytes / _best_time(lambda: data.sum()) / 1e9
-
-
-def matmul_peak() -> float:
-    """GFLOP/s of a large float32 matrix product."""
-    size = 2048
-    a, b = torch.randn(size, size), torch.randn(size, size)
-    return 2 * size**3 / _best_time(lambda: a @ b) / 1e9
-
-
-def _best_time(work: Callable[[], object], repeats: int = 5) -> float:
-    work()
-    times: list[float] = []
-    for _ in range(repeats):
-        start = perf_counter()
-        work()
-        times.append(perf_counter() - start)
-    return min(times)
 
 
 def machine() -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""First numbers of the engine: decode, prefill, batch, shared prefixes, JSON; one process.
+"""The engine in one process: kernels against ceilings, transformers, shared prefixes, JSON.
 
     python -m bench.step --json bench/out/step.json
     python -m bench.step --http --json bench/out/http.json    (HTTP against in process)
@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import subprocess
-import sys
-from collections.abc import Callable
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -24,9 +22,11 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM
 
+from bench.ceilings import Ceilings
 from bench.http import http_rows
+from bench.kernels import kernel_rows
 from bench.prompts import prompt
-from bench.report import Row, matmul_peak, median_row, publish, read_bandwidth, spread
+from bench.report import Row, median_row, publish, spread
 from espalier.runtime.engine import Engine
 from espalier.runtime.hub.catalog import default_cache_dir
 from espalier.runtime.hub.source import resolve_model
@@ -113,9 +113,9 @@ class Transformers:
 def against_peer(engine: Engine, peer: Transformers, rounds: int) -> list[Row]:
     """Decode, prefill and batch: ours and the peer's in turn."""
     works = {
-        "decode, 1 stream": (1, 16, 48, 1.0),
+        "decode, 1 stream": (1, 16, 48, 1.1),
         "prefill, 1,024 tokens": (1, 1024, 1, None),
-        "batch 16, 134 in, 64 out": (16, 134, 64, None),
+        "batch 16, 134 in, 64 out": (16, 134, 64, 1.1),
     }
     rows: list[Row] = []
     for name, (count, length, new, target) in works.items():
@@ -206,19 +206,6 @@ def json_and_free(engine: Engine, rounds: int) -> list[Row]:
     return rows
 
 
-def peak_rss() -> list[Row]:
-    """Peak memory of a process that loads the engine and generates 64 tokens."""
-    code = (
-        "from espalier.runtime.engine import Engine\n"
-        "from espalier.runtime.sampling.params import SamplingParams\n"
-        "e = Engine(); e.complete('Hello', SamplingParams(max_new_tokens=64)); e.close()\n"
-        "import re; s = open('/proc/self/status').read()\n"
-        "print(re.search(r'VmHWM:\\s+(\\d+)', s)[1])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return [Row("peak RSS of an engine process", int(done.stdout) / 1024, "MiB", better="lower")]
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows there")
@@ -227,24 +214,16 @@ def main() -> None:
     args = parser.parse_args()
     if args.http:
         with Engine() as engine:
-            rows = [Row("floor: read bandwidth", read_bandwidth(), "GB/s")]
-            rows += http_rows(engine, args.rounds)
+            rows = http_rows(engine, args.rounds)
         publish("http", rows, args.json)
         return
-    rows = [
-        Row("floor: read bandwidth", read_bandwidth(), "GB/s"),
-        Row("floor: f32 matmul", matmul_peak(), "GFLOP/s"),
-        *peak_rss(),
-    ]
+    rows = kernel_rows(Ceilings.measure(len(os.sched_getaffinity(0))), args.rounds)
     source = resolve_model("smollm2", cache_dir=default_cache_dir())
-    parts: list[Callable[[Engine], list[Row]]] = [
-        lambda engine: against_peer(engine, Transformers(source.path), args.rounds),
-        lambda engine: shared_prefix(engine, min(2, args.rounds)),
-        lambda engine: json_and_free(engine, args.rounds),
-    ]
+    with Engine(dtype="float32") as engine:
+        rows += against_peer(engine, Transformers(source.path), args.rounds)
     with Engine() as engine:
-        for part in parts:
-            rows += part(engine)
+        rows += shared_prefix(engine, min(2, args.rounds))
+        rows += json_and_free(engine, args.rounds)
     publish("step", rows, args.json)
 
 

@@ -131,7 +131,7 @@ class EngineConfig:
         flag="--grammar-compile-deadline",
     )
     num_threads: int | None = option(
-        None, "torch threads of the device worker", unset="torch's own choice"
+        None, "threads that compute", unset="one for each core of this process"
     )
     scheduler: SchedulerConfig = SchedulerConfig()
 

@@ -20,6 +20,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
 
+from bench.ceilings import Ceilings
 from bench.peers import llama_cpp, onnx, openvino, ours, vllm
 from bench.peers.check import continuation
 from bench.peers.contender import Contender
@@ -27,7 +28,7 @@ from bench.peers.directory import DEFAULT_DIRECTORY, PeersDirectory, say
 from bench.peers.rounds import figure_rows, run_work
 from bench.peers.server import DidNotStart, Server, idle_share
 from bench.peers.works import WORKS
-from bench.report import Row, publish, read_bandwidth
+from bench.report import Row, publish
 from espalier.runtime.hub.source import resolve_model
 
 _REST_S = 3.0
@@ -42,7 +43,7 @@ def main() -> None:
     servers = [Server(contender, directory.logs, args.start_limit) for contender in chosen]
     if args.check:
         sys.exit(0 if _check(servers, directory) else 1)
-    rows = [Row("floor: read bandwidth", read_bandwidth(), "GB/s")]
+    rows = Ceilings.measure(args.threads).rows()
     with ExitStack() as stack:
         up: list[Server] = []
         for server in servers:

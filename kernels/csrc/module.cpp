@@ -106,14 +106,31 @@ void destroy(PyObject* capsule) {
 
 // -- instruction sets -----------------------------------------------------------------------
 
+#if defined(__x86_64__)
+bool has_avx2() {
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+         __builtin_cpu_supports("f16c");
+}
+#if defined(ESPALIER_EMULATED_AVX512)  // by tests/emulation, on AVX2
+bool has_avx512() { return has_avx2(); }
+bool has_avx512vnni() { return has_avx2(); }
+#else
+bool has_avx512() {
+  return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+}
+bool has_avx512vnni() { return has_avx512() && __builtin_cpu_supports("avx512vnni"); }
+#endif
+#endif
+
 // Those that this processor has, the fastest first.
 std::vector<const Kernels*> available_kernels() {
   std::vector<const Kernels*> found;
 #if defined(__x86_64__)
   __builtin_cpu_init();
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-      __builtin_cpu_supports("f16c"))
-    found.push_back(&avx2_kernels());
+  if (has_avx512vnni()) found.push_back(&avx512vnni_kernels());
+  if (has_avx512()) found.push_back(&avx512_kernels());
+  if (has_avx2()) found.push_back(&avx2_kernels());
 #endif
   found.push_back(&portable_kernels());
   return found;

@@ -126,6 +126,8 @@ struct Kernels {
 const Kernels& portable_kernels();
 #if defined(__x86_64__)
 const Kernels& avx2_kernels();
+const Kernels& avx512_kernels();
+const Kernels& avx512vnni_kernels();
 #endif
 
 }  // namespace espalier

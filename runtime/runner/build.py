@@ -47,7 +47,6 @@ def build_backend(
     from .native_backend import NativeBackend
 
     threads = Pool.start(num_threads or len(os.sched_getaffinity(0)))
-    torch.set_num_threads(1)  # a second pool of threads would fight the first for the cores
     logger.info("native kernels: %s, %d threads", threads.isa, threads.num_threads)
     return cast(
         AnyBackend,
