@@ -1,7 +1,7 @@
 """Runs pytest with the native extension from another file: one built with sanitizers, or that
 emulates a processor.
 
-python tests/sanitized.py FILE [pytest arguments]      (`make sanitize` and `make emulate` do it all)
+python tests/sanitized.py FILE [pytest arguments]   (`make sanitize` and `make emulate` do it all)
 """
 
 from __future__ import annotations

@@ -48,6 +48,7 @@ void AttentionStep::prepare(const Step& step) {
       order_.begin(), order_.end(), [&](std::int32_t row) { return num_queries(row) <= few; });
   share_tiles(static_cast<std::int32_t>(shareable - order_.begin()));
   if (num_threads_ > 1) split_long_rows();
+  cut_units();
   divide_by_heads();
   add_blocks();
   if (partials_.size() < static_cast<std::size_t>(partials_used_))
@@ -136,15 +137,9 @@ bool AttentionStep::split(std::int32_t begin, std::int32_t end, std::int32_t til
   std::int64_t needed = 0;
   for (std::int32_t i = begin; i < end; i++) needed += partials_len(row_at(i));
   if (partials_used_ + needed > max_partials) return false;
-  std::int64_t unit_queries = max_queries_;
+  tile_units_.push_back({tile, begin, end, {0, shape_.num_kv_heads}});
   for (std::int32_t i = begin; i < end; i++) {
-    const std::int64_t row = row_at(i), queries = num_queries(row);
-    unit_queries += queries;
-    if (unit_queries > max_queries_) {
-      tile_units_.push_back({tile, i, i, {0, shape_.num_kv_heads}});
-      unit_queries = queries;
-    }
-    tile_units_.back().end = i + 1;
+    const std::int64_t row = row_at(i);
     partial_offsets_.data()[first_tile_.data()[row] + tile] = partials_used_;
     partials_used_ += partials_len(row);
     num_split_.data()[row] = tile + 1;
@@ -166,6 +161,24 @@ void AttentionStep::split_long_rows() {
     if (work_left(row) <= share || tiles - num_split(row) < 2) continue;
     for (std::int32_t tile = num_split(row); tile < tiles; tile++)
       if (!split(i, i + 1, tile)) break;
+  }
+}
+
+// Make units of `max_queries_` queries at most. Not earlier: rows that share a tile are brought
+// into another order for the next one.
+void AttentionStep::cut_units() {
+  pending_.swap(tile_units_);
+  tile_units_.clear();
+  for (const TileUnit& whole : pending_) {
+    std::int64_t queries = max_queries_;
+    for (std::int32_t i = whole.begin; i < whole.end; i++) {
+      queries += num_queries(row_at(i));
+      if (queries > max_queries_) {
+        tile_units_.push_back({whole.tile, i, i, whole.heads});
+        queries = num_queries(row_at(i));
+      }
+      tile_units_.back().end = i + 1;
+    }
   }
 }
 

@@ -102,6 +102,7 @@ class AttentionStep {
   int compare_slots(std::int64_t a, std::int64_t b, std::int32_t tile) const;
   bool split(std::int32_t begin, std::int32_t end, std::int32_t tile);
   void split_long_rows();
+  void cut_units();
   void divide_by_heads();
   void add_blocks();
   void add_block(std::int32_t row, std::int64_t begin, std::int64_t end, std::int64_t most);

@@ -2,6 +2,12 @@
 // one instruction. See vector_portable.h for what each operation means.
 #pragma once
 
+// GCC 12 warns of its own vectors that are left undefined on purpose.
+#if !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
+
 #include <immintrin.h>
 
 #include <cstdint>

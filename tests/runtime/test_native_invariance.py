@@ -169,3 +169,37 @@ def test_bits_depend_on_the_sequence_alone(
     assert torch.equal(together[whole].hidden_TD, alone.hidden_TD[start:])
     assert torch.equal(together[whole].logits_TV, alone.logits_TV[start:])
     assert alone.logits_TV.isfinite().all()
+
+
+def test_rows_of_mixed_lengths_share_a_tile_and_part_after_it() -> None:
+    """The order in which they attend to the second tile is not that of the first."""
+    rng = np.random.default_rng(5)
+    trunk = rng.integers(0, 300, 64).tolist()
+    for _ in range(10):
+        branches = [rng.integers(0, 300, 64).tolist() for _ in range(3)]
+        sequences: list[list[int]] = [
+            trunk + branches[i % 3] + rng.integers(0, 300, rng.integers(1, 9)).tolist()
+            for i in range(45)
+        ]
+        device = Device(KINDS[0], 3, rng)
+        slots = _slots_of_a_tree(device, sequences)
+        lengths = [len(sequence) - 128 for sequence in sequences]
+        trunks = [(row, 0, 128) for row in range(3)]
+        writes = [
+            TableEntry(row, 0, np.array(sequence, np.int32), np.array(own, np.int32))
+            for row, (sequence, own) in enumerate(zip(sequences, slots, strict=True))
+        ]
+        device.run(writes, trunks)
+        together, _ = device.run([], [(row, 128, n) for row, n in enumerate(lengths)])
+        alone = [device.run([], [(row, 128, n)])[0] for row, n in enumerate(lengths)]
+        assert torch.equal(together, torch.cat(alone))
+
+
+def _slots_of_a_tree(device: Device, sequences: list[list[int]]) -> list[list[np.int32]]:
+    """One trunk of 64 positions, three branches of 64, and the rest for each alone."""
+    trunk = device.slots(64)
+    branches = [device.slots(64) for _ in range(3)]
+    return [
+        trunk + branches[i % 3] + device.slots(len(sequence) - 128)
+        for i, sequence in enumerate(sequences)
+    ]
