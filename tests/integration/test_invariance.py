@@ -14,6 +14,8 @@ from tests.integration.real_harness import TEXTS, harness, load_as
 from tests.native_kernels import NATIVE
 from tests.near_ties import explain_difference
 
+FLOAT32, _, _, Q4 = NATIVE
+
 SCHEDULES: dict[str, dict[str, Any]] = {
     "plain": {"overlap": False},
     "cache off": {"radix_cache": False},
@@ -66,7 +68,7 @@ def run(model: Model, **options: Any) -> tuple[list[Outcome], Harness]:
     return outcomes, driven
 
 
-@pytest.fixture(scope="module", params=["torch", *NATIVE])
+@pytest.fixture(scope="module", params=["torch", FLOAT32, Q4])
 def any_model(request: pytest.FixtureRequest) -> Model:
     return load_as(request.param)
 
