@@ -32,7 +32,8 @@ void await_change(const std::atomic<std::uint32_t>& value, std::uint32_t old) {
 
 }  // namespace
 
-Pool::Pool(int num_threads) : size_(num_threads) {
+Pool::Pool(int num_threads)
+    : size_(num_threads), taken_(max_phases * static_cast<std::size_t>(num_threads)) {
   threads_.reserve(static_cast<std::size_t>(num_threads - 1));
   for (int index = 1; index < num_threads; index++)
     threads_.emplace_back([this, index] { serve(index); });
@@ -72,7 +73,8 @@ void Team::barrier() {
   } else {  // the last one: all others wait, so nobody is in a phase
     pool_.arrived_.store(0, std::memory_order_relaxed);
     for (std::size_t phase = 0; phase < phase_; phase++)
-      pool_.next_[phase].value.store(0, std::memory_order_relaxed);
+      for (int owner = 0; owner < pool_.size_; owner++)
+        pool_.taken(phase, owner).store(0, std::memory_order_relaxed);
     pool_.generation_.store(generation + 1, std::memory_order_release);
     pool_.generation_.notify_all();
   }
