@@ -216,9 +216,10 @@ inline void attention_in(const AttentionOp& op, AttentionStep& plan, const Step&
   Attention<T> attention(op, plan, step, team.index());
   const auto compute_all = [&](const auto& units) {
     const auto count = static_cast<std::int64_t>(units.size());
+    const std::int64_t stride = team.stride(count, 1);
     team.take(count, 1, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t i = begin; i < end; i++) {
-        const std::int64_t next = i + team.size();
+        const std::int64_t next = i + stride;
         attention.compute(units.data()[i], next < count ? &units.data()[next] : nullptr);
       }
     });

@@ -78,7 +78,7 @@ class Team {
     }
     assert(phase_ < Pool::max_phases);
     const std::size_t phase = phase_++;
-    const int shares = count < 4 * grain * size() ? 1 : size();  // few pieces: first come, first served
+    const int shares = num_shares(count, grain);
     for (int i = 0; i < shares; i++) {
       const int owner = (index() + i) % shares;
       const std::int64_t share_end = count * (owner + 1) / shares;
@@ -92,6 +92,11 @@ class Team {
     }
   }
 
+  // How far from a piece the one begins that the same thread is likely to take next.
+  std::int64_t stride(std::int64_t count, std::int64_t grain) const {
+    return num_shares(count, grain) == 1 ? grain * size() : grain;
+  }
+
   // A grain that gives every thread several pieces, so that none waits long for the last one.
   std::int64_t grain(std::int64_t count) const {
     return std::max<std::int64_t>(1, count / (8 * size()));
@@ -99,6 +104,12 @@ class Team {
 
  private:
   friend class Pool;
+
+  // Few pieces are dealt out first come, first served.
+  int num_shares(std::int64_t count, std::int64_t grain) const {
+    return count < 4 * grain * size() ? 1 : size();
+  }
+
   Team(Pool& pool, int index) : pool_(pool), index_(index) {}
 
   Pool& pool_;
