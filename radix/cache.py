@@ -29,6 +29,7 @@ from collections.abc import Callable
 import numpy as np
 
 from .eviction import LRU, EvictableLeaves, EvictionStrategy
+from .observer import TreeObserver
 from .slots import SlotPool, SlotState
 from .tree import Handle, Node, RadixTree, ancestry, attach, detach, split, subtree, trim
 from .types import IntArray, Namespace
@@ -51,6 +52,7 @@ class RadixCache:
         self.unsettled: dict[int, set[Node]] = {}
         self.pending: dict[int, list[IntArray]] = {}
         self.last_step = -1
+        self._observers: list[TreeObserver] = []
         self._num_evictable = 0
         self._num_evicted = 0
         self._clock = 0
@@ -90,6 +92,10 @@ class RadixCache:
     def num_evicted(self) -> int:
         """Tokens evicted since the cache was made."""
         return self._num_evicted
+
+    def observe(self, observer: TreeObserver) -> None:
+        """Tell `observer` of every change of the tree from now on."""
+        self._observers.append(observer)
 
     def match_prefix(
         self, namespace: Namespace, ids: IntArray, max_len: int | None = None
@@ -242,6 +248,8 @@ class RadixCache:
         upper = split(point.node, point.length)
         if upper.step is not None:
             self.unsettled[upper.step].add(upper)
+        for observer in self._observers:
+            observer.split(upper, point.node)
         return upper
 
     def _add_lock(self, node: Node, *, above: Node | None) -> None:
@@ -268,6 +276,8 @@ class RadixCache:
         self.pool.move(node.slots, SlotState.IN_USE, SlotState.CACHED)
         if step is not None:
             self.unsettled.setdefault(step, set()).add(node)
+        for observer in self._observers:
+            observer.attached(node)
         return Handle(node, node.end)
 
     def _offer(self, node: Node) -> None:
@@ -286,7 +296,10 @@ class RadixCache:
             self.unsettled[leaf.step].discard(leaf)
             if not self.unsettled[leaf.step]:
                 del self.unsettled[leaf.step]
-        self._offer(detach(leaf))
+        parent = detach(leaf)
+        for observer in self._observers:
+            observer.detached(leaf, parent)
+        self._offer(parent)
 
     def _evict(self, n: int) -> None:
         """Evict exactly `n` tokens, from the ends of leaves."""
@@ -297,6 +310,8 @@ class RadixCache:
             if len(leaf.key) > n:
                 slots = trim(leaf, n)
                 self._num_evictable -= n
+                for observer in self._observers:
+                    observer.trimmed(leaf)
             else:
                 slots = leaf.slots
                 self._remove(leaf)

@@ -12,7 +12,7 @@ from .errors import InvalidRequest
 from .options import configured, option
 from .sampling.params import check_float, check_int, check_type
 
-SchedulePolicy = Literal["lpm", "fcfs"]
+SchedulePolicy = Literal["lpm", "fcfs", "priority", "program"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 WeightDtype = Literal["auto", "float32", "bfloat16", "int8", "q4"]
 KVStorage = Literal["float32", "bfloat16", "int8"]
@@ -50,16 +50,53 @@ class SchedulerConfig:
     radix_cache: bool = option(True, "share computed prefixes between requests")
     policy: SchedulePolicy = option(
         "lpm",
-        "order of the waiting requests: longest prefix match, or first come first served",
+        "order of the waiting requests: longest prefix match, first come first served, highest "
+        "priority, or the program with the fewest stages left",
         flag="--schedule-policy",
     )
-    max_passes: int = option(16, "how often later requests may pass over a waiting one")
+    max_passes: int = option(
+        16,
+        "how often later requests may pass over a waiting one; under the policy priority, when "
+        "it does not fit",
+    )
+    preemption_gap: int | None = option(
+        None,
+        "under the policy priority: a waiting request takes the place of a running one whose "
+        "priority is lower by so much",
+        value="difference",
+        unset="never",
+    )
+    slo_ttft_s: float | None = option(
+        None,
+        "the time to first token to keep: a request that would miss it is refused with 429",
+        value="seconds",
+        unset="no request is refused",
+    )
+    slo_itl_s: float | None = option(
+        None,
+        "the time between two tokens to keep: prompts are computed in chunks that do not make "
+        "a step longer while others decode",
+        value="seconds",
+        unset="chunks go by the budget of a step alone",
+    )
+    fair_share: str | None = option(
+        None,
+        "have tenants take turns by what is computed for them: name=weight pairs with commas "
+        "between them; * is for tenants without one, who weigh 1 if it is not there",
+        value="weights",
+        unset="all requests are one tenant's",
+    )
     new_token_reserve: float = option(
         0.5,
         "how much of its remaining output a running request is expected to need when another "
         "one asks to be admitted; the rest is bet on early ends",
         value="share",
     )
+
+    @property
+    def tenant_weights(self) -> dict[str, float] | None:
+        """`fair_share` by tenant; None if there are no tenants."""
+        return None if self.fair_share is None else _weights(self.fair_share)
 
     def validate(self) -> None:
         """Raise `InvalidRequest` naming the first field that is out of its range."""
@@ -69,6 +106,14 @@ class SchedulerConfig:
         check_type("overlap", self.overlap, bool)
         check_type("radix_cache", self.radix_cache, bool)
         check_float("new_token_reserve", self.new_token_reserve, 0.0, 1.0)
+        if self.preemption_gap is not None:
+            check_int("preemption_gap", self.preemption_gap, 1, 2**31 - 1)
+        for name in ("slo_ttft_s", "slo_itl_s"):
+            value = getattr(self, name)
+            if value is not None:
+                check_float(name, value, 0.0, 86_400.0, open_low=True)
+        _check_text("fair_share", self.fair_share)
+        self.tenant_weights  # noqa: B018  parses them
         _check_choice("policy", self.policy, get_args(SchedulePolicy))
         if self.max_step_tokens < self.max_running_requests:
             raise InvalidRequest(
@@ -226,3 +271,21 @@ def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
         raise InvalidRequest(
             f"{name} must be one of {', '.join(choices)}, not {value!r}", param=name
         )
+
+
+def _weights(text: str) -> dict[str, float]:
+    weights = dict[str, float]()
+    for pair in filter(None, (part.strip() for part in text.split(","))):
+        name, equals, number = pair.rpartition("=")
+        try:
+            weight = float(number)
+        except ValueError:
+            weight = 0.0
+        if not equals or not 0.0 < weight < float("inf"):
+            raise InvalidRequest(
+                f"fair_share must be name=weight pairs with commas between them and weights "
+                f"above 0, not {pair!r}",
+                param="fair_share",
+            )
+        weights[name] = weight
+    return weights

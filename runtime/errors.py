@@ -31,6 +31,14 @@ class Unavailable(EspalierError):
     """The runtime takes no request now: it is full, starts, recovers or drains. Try again."""
 
 
+class Overloaded(Unavailable):
+    """The request would wait longer than promised. Try again after `retry_after_s` seconds."""
+
+    def __init__(self, message: str, retry_after_s: float) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
 class EngineClosed(EspalierError):
     """The engine is closed, or its scheduler stopped; the message says why."""
 

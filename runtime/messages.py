@@ -73,7 +73,8 @@ class FinishReason(msgspec.Struct, frozen=True, kw_only=True):
     """Why a request ended; `matched` is the stop string or token id, `message` the error.
 
     `bad_request` tells an error that the request itself caused (its grammar does not
-    compile) from one of the runtime; `lost` one whose process died: it may be sent again.
+    compile) from one of the runtime; `lost` one whose process died: it may be sent again;
+    `retry_after_s` one that was refused: it may be sent again after so long.
     """
 
     kind: FinishKind
@@ -81,6 +82,7 @@ class FinishReason(msgspec.Struct, frozen=True, kw_only=True):
     message: str = ""
     bad_request: bool = False
     lost: bool = False
+    retry_after_s: float | None = None
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,6 +92,18 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     completion_tokens: int
     cached_tokens: int
     num_retractions: int = 0
+
+
+class SchedulingHints(msgspec.Struct, frozen=True, kw_only=True):
+    """What scheduling policies go by; changes when a request is computed, never its output.
+
+    The higher `priority` goes first. `stages_left`: calls that the program still has to make
+    one after another, this one included. `tenant`: who is charged, if shares are fair.
+    """
+
+    priority: int = 0
+    stages_left: int = 1
+    tenant: str = ""
 
 
 class TokenizedRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,6 +120,7 @@ class TokenizedRequest(msgspec.Struct, frozen=True, kw_only=True):
     constraint: Constraint | None = None
     logprobs: LogprobOptions | None = None
     namespace: tuple[str, ...] = ()
+    hints: SchedulingHints = SchedulingHints()
 
 
 class SubmitRequests(msgspec.Struct, frozen=True):

@@ -15,7 +15,13 @@ import msgspec
 import numpy as np
 
 from .detokenizer.incremental import IncrementalDetokenizer
-from .errors import EspalierError, InvalidRequest, RequestAborted, RequestFailed
+from .errors import (
+    EspalierError,
+    InvalidRequest,
+    Overloaded,
+    RequestAborted,
+    RequestFailed,
+)
 from .grammar.checks import check_constraint
 from .messages import FinishReason, LogprobOptions, TokenIds, TokenizedRequest, TokenOutput
 from .programs.backend import GenerateCall, GenerateChunk
@@ -64,6 +70,7 @@ def _requests(call: GenerateCall, limits: RequestLimits) -> list[TokenizedReques
             constraint=call.constraint,
             logprobs=call.logprobs,
             namespace=call.namespace,
+            hints=call.hints,
         )
         for choice in range(call.sampling.n)
     ]
@@ -172,6 +179,8 @@ def failure_of(finish: FinishReason) -> EspalierError | None:
     match finish:
         case FinishReason(kind="abort"):
             return RequestAborted(finish.message)
+        case FinishReason(kind="error", retry_after_s=float(seconds)):
+            return Overloaded(finish.message, seconds)
         case FinishReason(kind="error", bad_request=True):
             return InvalidRequest(finish.message)
         case FinishReason(kind="error"):

@@ -20,6 +20,7 @@ from espalier.runtime.messages import (
     Constraint,
     FinishReason,
     LogprobOptions,
+    SchedulingHints,
     SubmitRequests,
     TokenizedRequest,
     TokenLogprob,
@@ -149,6 +150,7 @@ class Harness:
         constraint: Constraint | None = None,
         logprobs: LogprobOptions | None = None,
         namespace: tuple[str, ...] = (),
+        hints: SchedulingHints | None = None,
         **sampling: Any,
     ) -> Outcome:
         """Send a request (or `choices` of one id); the outcome of the first choice."""
@@ -165,6 +167,7 @@ class Harness:
                 constraint=constraint,
                 logprobs=logprobs,
                 namespace=namespace,
+                hints=hints or SchedulingHints(),
             )
             for choice in range(choices)
         ]

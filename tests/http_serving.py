@@ -6,7 +6,7 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
@@ -64,10 +64,10 @@ class Serving:
 
 
 @contextmanager
-def serving(**options: Any) -> Generator[Serving]:
-    """`options` are of the server's configuration."""
+def serving(*, scheduler: Mapping[str, Any] | None = None, **options: Any) -> Generator[Serving]:
+    """`options` are of the server's configuration, `scheduler` of its scheduler's."""
     with asyncio.Runner() as runner:
-        context = in_process_runtime(max_open_requests=MAX_OPEN)
+        context = in_process_runtime(max_open_requests=MAX_OPEN, **(scheduler or {}))
         runtime = runner.run(context.__aenter__())
         try:
             served = Serving(runner, runtime, service_of(runtime, **options))

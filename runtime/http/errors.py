@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import orjson
 from starlette.responses import Response
 
-from ..errors import EspalierError, InvalidRequest, RequestFailed, Unavailable
+from ..errors import EspalierError, InvalidRequest, Overloaded, RequestFailed, Unavailable
 from ..messages import FinishReason
 
 _RETRY_AFTER_S = 1
@@ -33,12 +35,14 @@ _STATUSES: dict[type[EspalierError], int] = {
     ModelNotFound: 404,
     NotFound: 404,
     PayloadTooLarge: 413,
+    Overloaded: 429,
     Unavailable: 503,
 }
 
 _KINDS = {
     401: "authentication_error",
     404: "not_found_error",
+    429: "rate_limit_error",
     500: "server_error",
     503: "service_unavailable",
 }
@@ -79,7 +83,10 @@ def body_of(error: EspalierError) -> dict[str, object]:
 def error_response(error: EspalierError) -> Response:
     """The whole response for `error`."""
     status = status_of(error)
-    headers = {"Retry-After": str(_RETRY_AFTER_S)} if status == 503 else None
+    headers = None
+    if isinstance(error, Unavailable):
+        seconds = error.retry_after_s if isinstance(error, Overloaded) else _RETRY_AFTER_S
+        headers = {"Retry-After": str(max(1, math.ceil(seconds)))}
     return Response(orjson.dumps(body_of(error)), status, headers, "application/json")
 
 
@@ -89,6 +96,8 @@ def failure_of(finish: FinishReason) -> EspalierError | None:
         return None
     if finish.bad_request:
         return InvalidRequest(finish.message)
+    if finish.retry_after_s is not None:
+        return Overloaded(finish.message, finish.retry_after_s)
     return Unavailable(finish.message) if finish.lost else RequestFailed(finish.message)
 
 

@@ -12,12 +12,12 @@ from ..client import OpenCalls
 from ..errors import EspalierError, InvalidRequest
 from ..messages import FinishReason
 from .bodies import parse, read_body
-from .errors import body_of, failure_of
+from .errors import body_of, failure_of, raise_if_failed
 from .metrics import now
 from .native_answers import Answers, Json, StreamedChoice
 from .native_calls import Ask, Batch, batch_of, open_batch
 from .native_fields import GenerateBody
-from .outputs import Outputs
+from .outputs import Item, Outputs
 from .responses import DONE, EventStream, JsonResponse, sse, until_disconnect
 from .service import Service
 
@@ -46,7 +46,8 @@ class _NativeRoutes:
         batch, opened = await until_disconnect(request, self._open(body))
         outputs = Outputs(opened, self._service.metrics, started_s=started_s)
         deltas = bool(body.incremental_streaming_output)
-        events = self._events(batch, outputs, started_s, deltas=deltas)
+        first = await until_disconnect(request, _first(outputs))
+        events = self._events(first, batch, outputs, started_s, deltas=deltas)
         return EventStream(events, on_close=outputs.close)
 
     async def _open(self, body: GenerateBody) -> tuple[Batch, OpenCalls]:
@@ -70,15 +71,15 @@ class _NativeRoutes:
         return answers if batch.is_list else answers[0]
 
     async def _events(
-        self, batch: Batch, outputs: Outputs, started_s: float, *, deltas: bool
+        self, items: list[Item], batch: Batch, outputs: Outputs, started_s: float, *, deltas: bool
     ) -> AsyncGenerator[bytes]:
         writers = [Answers(ask, self._service.client.tokenizer) for ask in batch.asks]
         firsts = batch.first_indices
         choices: dict[int, StreamedChoice] = {}
         try:
-            while outputs.num_open:
+            while True:
                 events: list[bytes] = []
-                for call, chunk in await outputs.next():
+                for call, chunk in items:
                     index = firsts[call] + chunk.choice
                     if index not in choices:
                         choices[index] = StreamedChoice(writers[call], deltas=deltas)
@@ -93,8 +94,24 @@ class _NativeRoutes:
                     events.append(DONE)
                 if events:
                     yield b"".join(events)
+                if not outputs.num_open:
+                    break
+                items = await outputs.next()
         finally:
             outputs.close()
+
+
+async def _first(outputs: Outputs) -> list[Item]:
+    """The first outputs: a stream begins with them, as whoever is refused gets a status."""
+    try:
+        items = await outputs.next()
+        for _, chunk in items:
+            if chunk.finish is not None and chunk.finish.retry_after_s is not None:
+                raise_if_failed(chunk.finish)
+    except BaseException:
+        outputs.close()
+        raise
+    return items
 
 
 def _failure(ask: Ask, finish: FinishReason | None) -> EspalierError | None:

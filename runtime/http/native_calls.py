@@ -17,7 +17,7 @@ from ..programs.backend import GenerateCall, TextPiece
 from ..sampling.params import MAX_CHOICES, SamplingParams
 from ..scheduler.limits import RequestLimits
 from ..submission import expand_each
-from .namespaces import namespace_of
+from .namespaces import hints_of, namespace_of
 from .native_fields import (
     SAMPLING_NAMES,
     GenerateBody,
@@ -209,6 +209,7 @@ class _Options:
         )
         self._rids = self._spread_rids(body.rid, num)
         self._namespace = namespace_of(body.cache_salt, body.extra_key)
+        self._hints = hints_of(body.priority, body.stages_left, body.tenant)
         self._parsed: dict[int, tuple[SamplingParams, Constraint | None]] = {}
 
     def sampling_param(self, index: int) -> str:
@@ -226,6 +227,7 @@ class _Options:
             constraint=constraint,
             logprobs=self._logprobs(index),
             namespace=self._namespace,
+            hints=self._hints,
         )
         return Ask(
             call=call,

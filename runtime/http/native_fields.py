@@ -59,7 +59,8 @@ class GenerateBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     it, since the caller writes the whole prompt himself; for `input_ids` nothing is added.
     In a batch, what has a list has one value for each prompt. `incremental_streaming_output`
     makes the events of a stream carry what is new instead of all so far. `cache_salt` and
-    `extra_key` keep cached tokens apart.
+    `extra_key` keep cached tokens apart. `priority`, `stages_left` and `tenant` are for the
+    scheduling policies that go by them.
     """
 
     text: str | list[str] | None = None
@@ -74,6 +75,9 @@ class GenerateBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     incremental_streaming_output: bool | None = None
     cache_salt: str | None = None
     extra_key: str | None = None
+    priority: int | None = None
+    stages_left: int | None = None
+    tenant: str | None = None
 
     # Of what is logged and traced: changes no output.
     log_metrics: object = None
@@ -97,7 +101,6 @@ class GenerateBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     custom_logit_processor: object = None
     require_reasoning: object = None
     max_thinking_tokens: object = None
-    priority: object = None
     background: object = None
     routing_key: object = None
     conversation_id: object = None
@@ -125,7 +128,6 @@ _UNSERVED: Mapping[str, Sequence[object]] = {
     "custom_logit_processor": (),
     "require_reasoning": (False,),
     "max_thinking_tokens": (),
-    "priority": (),
     "background": (False,),
     "routing_key": (),
     "conversation_id": (),

@@ -12,7 +12,8 @@ from ..programs.backend import GenerateChunk
 from ..tokenizer.tokenizer import Tokenizer
 from .metrics import Metrics, RequestTimer, now
 
-_Item = tuple[int, GenerateChunk]
+Item = tuple[int, GenerateChunk]
+"""The index of a call, and a chunk of it."""
 
 
 class Outputs:
@@ -36,7 +37,7 @@ class Outputs:
         """Choices whose last chunk has not been taken yet."""
         return self._opened.num_open
 
-    async def next(self) -> list[_Item]:
+    async def next(self) -> list[Item]:
         """What there is, at least one: (index of the call, chunk); `num_open` must not be 0.
 
         Chunks of one choice that are there already come as one, so that a slow reader gets
@@ -91,7 +92,7 @@ def matched_text(finish: FinishReason, tokenizer: Tokenizer) -> str:
     return finish.matched or ""
 
 
-def _merged(items: list[_Item]) -> list[_Item]:
+def _merged(items: list[Item]) -> list[Item]:
     by_choice: dict[tuple[int, int], list[GenerateChunk]] = {}
     for index, chunk in items:
         by_choice.setdefault((index, chunk.choice), []).append(chunk)

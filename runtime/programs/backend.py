@@ -11,7 +11,14 @@ from typing import Protocol
 
 import msgspec
 
-from ..messages import Constraint, FinishReason, LogprobOptions, TokenLogprob, Usage
+from ..messages import (
+    Constraint,
+    FinishReason,
+    LogprobOptions,
+    SchedulingHints,
+    TokenLogprob,
+    Usage,
+)
 from ..sampling.params import SamplingParams
 
 
@@ -41,6 +48,7 @@ class GenerateCall(msgspec.Struct, frozen=True, kw_only=True):
     constraint: Constraint | None = None
     logprobs: LogprobOptions | None = None
     namespace: tuple[str, ...] = ()
+    hints: SchedulingHints = SchedulingHints()
 
 
 class GenerateChunk(msgspec.Struct, frozen=True, kw_only=True, array_like=True):

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
+from dataclasses import replace
+from time import perf_counter
 from typing import Generic, TypeVar
 
 from ..sampling.sampler import SampleRow
@@ -32,8 +34,9 @@ class DeviceRunner(Generic[P, F]):
         newest = self._newest
         before = None if newest is None or newest.is_seen else newest
         prepared = self._backend.prepare(step)
-        forward = self.submit(lambda: self._forward_after(before, prepared))
-        self._newest = DeviceStep(step, forward, self._submit_sampling)
+        busy = _Stopwatch()
+        forward = self.submit(busy.timed(lambda: self._forward_after(before, prepared)))
+        self._newest = DeviceStep(step, forward, busy, self._submit_sampling)
         return self._newest
 
     def close(self) -> None:
@@ -51,9 +54,26 @@ class DeviceRunner(Generic[P, F]):
         return self._backend.forward(prepared)
 
     def _submit_sampling(
-        self, forward: Future[F], rows: Mapping[int, SampleRow]
+        self, forward: Future[F], rows: Mapping[int, SampleRow], busy: _Stopwatch
     ) -> Future[StepResult]:
-        return self.submit(lambda: self._backend.sample(forward.result(), rows))
+        return self.submit(busy.timed(lambda: self._backend.sample(forward.result(), rows)))
+
+
+class _Stopwatch:
+    """Adds up how long some pieces of work take."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def timed(self, work: Callable[[], T]) -> Callable[[], T]:
+        def run() -> T:
+            started = perf_counter()
+            try:
+                return work()
+            finally:
+                self.seconds += perf_counter() - started
+
+        return run
 
 
 class DeviceStep(Generic[F]):
@@ -63,10 +83,14 @@ class DeviceStep(Generic[F]):
         self,
         step: Step,
         forward: Future[F],
-        submit_sampling: Callable[[Future[F], Mapping[int, SampleRow]], Future[StepResult]],
+        busy: _Stopwatch,
+        submit_sampling: Callable[
+            [Future[F], Mapping[int, SampleRow], _Stopwatch], Future[StepResult]
+        ],
     ) -> None:
         self.step = step
         self._forward = forward
+        self._busy = busy
         self._submit_sampling = submit_sampling
         self._sampling: Future[StepResult] | None = None
         self._is_seen = False
@@ -83,12 +107,12 @@ class DeviceStep(Generic[F]):
 
     def sample(self, rows: Mapping[int, SampleRow]) -> None:
         assert self._sampling is None, f"step {self.step.number} is sampled twice"
-        self._sampling = self._submit_sampling(self._forward, rows)
+        self._sampling = self._submit_sampling(self._forward, rows, self._busy)
 
     def result(self) -> StepResult:
         assert self._sampling is not None, f"step {self.step.number} was never sampled"
         try:
-            return self._sampling.result()
+            return replace(self._sampling.result(), device_s=self._busy.seconds)
         finally:
             self._is_seen = True
 

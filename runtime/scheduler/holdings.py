@@ -53,12 +53,20 @@ class Holdings:
         """Slots that are free or can be evicted now."""
         return self._cache.num_available
 
-    def match_len(self, request: Request) -> int:
-        """How many of a waiting request's tokens the tree holds now."""
+    def uncached_len(self, request: Request) -> int:
+        """How many of a waiting request's tokens the tree does not hold now."""
         if not self._shares(request):
-            return 0
+            return request.num_ids
         ids = request.ids[: request.num_ids]
-        return self._cache.match_prefix(request.message.namespace, ids, request.match_cap).length
+        match = self._cache.match_prefix(request.message.namespace, ids, request.match_cap)
+        return request.num_ids - match.length
+
+    def fits(self, request: Request, reserve: int) -> bool:
+        """Whether `admit` would succeed now, a row apart."""
+        handle = self._lock_match(request)
+        fits = self._cache.num_available >= request.num_ids - handle.length + reserve
+        self._cache.unlock(handle)
+        return fits
 
     def admit(self, request: Request, reserve: int) -> TableWrite | None:
         """Give a waiting request a row and its matched prefix, if all else it knows fits.
@@ -67,10 +75,7 @@ class Holdings:
         """
         if not self._free_rows:
             return None
-        ids = request.ids[: request.num_ids]
-        cap = request.match_cap if self._shares(request) else 0
-        handle = self._cache.match_prefix(request.message.namespace, ids, cap)
-        handle = self._cache.lock(handle)
+        handle = self._lock_match(request)
         if self._cache.num_available < request.num_ids - handle.length + reserve:
             self._cache.unlock(handle)
             return None
@@ -83,7 +88,12 @@ class Holdings:
             request.num_cached = handle.length
         slots = self._cache.slots_of(handle)
         request.slots[: handle.length] = slots
-        return TableWrite(request.table_row, 0, ids, slots)
+        return TableWrite(request.table_row, 0, request.ids[: request.num_ids], slots)
+
+    def _lock_match(self, request: Request) -> Handle:
+        ids = request.ids[: request.num_ids]
+        cap = request.match_cap if self._shares(request) else 0
+        return self._cache.lock(self._cache.match_prefix(request.message.namespace, ids, cap))
 
     def match_deeper(self, request: Request) -> TableWrite | None:
         """Take what others have put into the tree since, right behind the request's path."""

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from ..config import SchedulerConfig
 from .holdings import Holdings
 from .request import Phase, Request
+from .slo import PrefillAllowance, ServiceGoals
 from .step import PromptLogprobs, Step, StepRow, TableWrite
 from .waiting import WaitingQueue
 
@@ -20,13 +21,16 @@ MAX_MISFITS = 32  # waiting requests that may fail to fit before admission ends 
 class Planner:
     """Chooses who computes how many tokens in a step.
 
-    When slots run out the newest request is retracted: it leaves with its settled tokens
-    cached and waits again. The oldest is never retracted for a newer one, so it finishes.
+    Requests are ranked by arrival, under the policy `priority` by priority first. When slots
+    run out the last in rank is retracted: it leaves with its settled tokens cached and waits
+    again. None is retracted for one behind it, so the first always finishes.
     """
 
-    def __init__(self, config: SchedulerConfig, holdings: Holdings) -> None:
+    def __init__(self, config: SchedulerConfig, holdings: Holdings, goals: ServiceGoals) -> None:
         self._config = config
         self._holdings = holdings
+        self._goals = goals
+        self._by_priority = config.policy == "priority"
         self._reserve_share = config.new_token_reserve
         self._unsent: list[TableWrite] = []
         self.num_retractions = 0
@@ -43,18 +47,26 @@ class Planner:
         Admitted requests move from `waiting` to `running`, retracted ones back.
         """
         draft = _Draft(number, self._config.max_step_tokens, running, waiting, self._unsent)
+        self._preempt(draft)
         decodes = [r for r in running if r.todo and not r.prefilling]
         prefills = [r for r in running if r.todo and r.prefilling]
-        for request in decodes + prefills:
-            if request.phase is Phase.RUNNING and draft.budget:
-                self._plan_row(draft, request)
-        if not any(r.phase is Phase.RETRACTING for r in running) and not draft.retracted:
+        if self._by_priority:
+            prefills.sort(key=self._rank)
+        self._plan_rows(draft, decodes)
+        draft.allowance = self._goals.prefill_allowance(draft.rows)
+        self._plan_rows(draft, prefills)
+        if not draft.retracted and not _any_retracting(running):
             self._admit(draft)
             self._relax_reserve()
         self._unsent = [] if draft.rows else draft.writes
         if not draft.rows:
             return None
         return Step(number, tuple(draft.rows), tuple(draft.writes)), draft.requests
+
+    def _plan_rows(self, draft: _Draft, requests: list[Request]) -> None:
+        for request in requests:
+            if request.phase is Phase.RUNNING and draft.budget:
+                self._plan_row(draft, request)
 
     def _plan_row(self, draft: _Draft, request: Request) -> None:
         if write := self._holdings.match_deeper(request):
@@ -67,15 +79,18 @@ class Planner:
     def _grow(self, draft: _Draft, request: Request) -> TableWrite | None:
         """Slots for the request's next tokens, retracting newer requests as needed; or None."""
         wanted = min(request.todo, draft.budget, self._config.max_chunk_len)
-        while True:
+        if request.prefilling:
+            wanted = draft.allowance.tokens(request.kv_len, wanted)
+        while wanted:
             num_new = min(wanted, max(1, self._holdings.num_available))
             if write := self._holdings.grow(request, num_new, draft.number):
                 return write
-            victim = draft.newest_after(request)
+            victim = self._victim(draft, behind=self._rank(request))
             if victim is None:
-                return None  # sits out: older requests, or steps in flight, hold the slots
+                return None  # sits out: others before it, or steps in flight, hold the slots
             if not self._retract(draft, victim):
                 return None
+        return None  # it would keep the decodes of this step waiting
 
     def _retract(self, draft: _Draft, victim: Request) -> bool:
         """Take `victim` out; whether its slots are back now, or when its last step settles."""
@@ -91,20 +106,55 @@ class Planner:
         draft.waiting.add(victim)
         return True
 
-    def _admit(self, draft: _Draft) -> None:
-        if not draft.waiting or not draft.budget or not self._holdings.num_free_rows:
+    def _rank(self, request: Request) -> tuple[int, int]:
+        """The lowest is the last to be retracted."""
+        return (-request.message.hints.priority if self._by_priority else 0, request.serial)
+
+    def _victim(self, draft: _Draft, behind: tuple[int, int]) -> Request | None:
+        """The last running request in rank that is behind this one and has no row yet."""
+        candidates = [
+            r
+            for r in draft.running
+            if r.phase is Phase.RUNNING and self._rank(r) > behind and r not in draft.requests
+        ]
+        return max(candidates, key=self._rank, default=None)
+
+    def _preempt(self, draft: _Draft) -> None:
+        """Make room for the first waiting request, if its priority is so much higher."""
+        gap = self._config.preemption_gap
+        if not self._by_priority or gap is None or _any_retracting(draft.running):
             return
-        misfits = 0
-        for request in draft.waiting.ordered():
-            if not draft.budget or not self._holdings.num_free_rows:
+        request = draft.waiting.next(())
+        if request is None:
+            return
+        beneath = (gap - request.message.hints.priority, -1)
+        while not self._has_room(request, draft.running):
+            victim = self._victim(draft, behind=beneath)
+            if victim is None or not self._retract(draft, victim):
+                return
+
+    def _has_room(self, request: Request, running: list[Request]) -> bool:
+        if not self._holdings.num_free_rows:
+            return False
+        return self._holdings.fits(request, self._reserve(request, running))
+
+    def _admit(self, draft: _Draft) -> None:
+        misfits: list[Request] = []
+        tried: set[int] = set()
+        while draft.has_room_for_prefill and self._holdings.num_free_rows:
+            request = draft.waiting.next(tried)
+            if request is None:
                 return
             write = self._holdings.admit(request, self._reserve(request, draft.running))
             if write is None:
-                misfits += 1
-                if draft.waiting.must_not_be_passed(request) or misfits >= MAX_MISFITS:
+                tried.add(request.serial)
+                misfits.append(request)
+                if draft.waiting.is_overdue(request) or len(misfits) >= MAX_MISFITS:
                     return
                 continue
             draft.waiting.admitted(request)
+            for misfit in misfits:
+                misfit.num_skips += 1
             draft.running.append(request)
             draft.writes.append(write)
             self._plan_row(draft, request)
@@ -126,6 +176,10 @@ class Planner:
         self._reserve_share = max(low, self._reserve_share * 0.999)
 
 
+def _any_retracting(running: list[Request]) -> bool:
+    return any(request.phase is Phase.RETRACTING for request in running)
+
+
 class _Draft:
     """A step in the making, and the lists that its making changes."""
 
@@ -145,24 +199,23 @@ class _Draft:
         self.requests: list[Request] = []
         self.writes = writes
         self.retracted = False
+        self.allowance = PrefillAllowance(None, 0.0)
 
-    def newest_after(self, request: Request) -> Request | None:
-        """The newest running request, newer than `request`, that has no row yet."""
-        newer = [
-            r
-            for r in self.running
-            if r.phase is Phase.RUNNING and r.serial > request.serial and r not in self.requests
-        ]
-        return max(newer, key=lambda r: r.serial, default=None)
+    @property
+    def has_room_for_prefill(self) -> bool:
+        return self.budget > 0 and not self.allowance.is_used_up
 
     def add(self, request: Request, num_new: int) -> None:
         """Add the row of a request that has just grown by `num_new` tokens."""
         end = request.kv_len
+        if end <= request.promise_len:
+            self.allowance.use(end - num_new, num_new)
         known = request.num_ids + request.num_pending
         samples = end == known and request.samples_left > 0
         logprobs = _prompt_logprobs(request, end - num_new, num_new)
         self.rows.append(StepRow(request.table_row, end - num_new, num_new, samples, logprobs))
         self.requests.append(request)
+        self.waiting.charge(request, num_new)
         request.num_pending += samples
         self.budget -= num_new
 

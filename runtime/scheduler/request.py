@@ -61,7 +61,8 @@ class Request:
     num_retractions: int = 0
     num_retries: int = 0  # since its last new token
     quarantined: bool = False  # shares nothing: its logits were NaN once
-    num_passes: int = 0  # later requests that were admitted before this one
+    num_uncached: int = 0  # prompt tokens that the cache did not have when it came
+    num_skips: int = 0  # requests behind it that were admitted when it did not fit
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list[TokenLogprob])
     prompt_logprobs_sent: bool = False
 

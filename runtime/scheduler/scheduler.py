@@ -31,10 +31,12 @@ from .control import AbortAll, FlushCache, GrammarReady, Message, ReportStats, S
 from .ends import End, EndMatcher
 from .holdings import Holdings
 from .planner import Planner
+from .policies import line_maker
 from .recovery import Doomed, is_unsettled, roll_back
 from .request import Phase, Request
 from .sampling_rows import Vocabulary, sample_row
 from .settling import NO_NEWS, Settlement, settle_row
+from .slo import ServiceGoals
 from .stats import SchedulerStats, Totals
 from .step import IntArray
 from .waiting import WaitingQueue
@@ -74,6 +76,7 @@ class Scheduler:
         channel: Channel,
     ) -> None:
         self.inbox: SimpleQueue[Message] = SimpleQueue()
+        self._config = config
         self._max_overlap_tokens = config.max_overlap_tokens if config.overlap else 0
         self._cache = cache
         self._runner = runner
@@ -81,8 +84,14 @@ class Scheduler:
         self._vocabulary = vocabulary
         self._channel = channel
         self._holdings = Holdings(cache, config.max_running_requests, share=config.radix_cache)
-        self._planner = Planner(config, self._holdings)
-        self._waiting = WaitingQueue(config.policy, config.max_passes, self._holdings.match_len)
+        self._goals = ServiceGoals(config.slo_ttft_s, config.slo_itl_s)
+        self._planner = Planner(config, self._holdings, self._goals)
+        self._waiting = WaitingQueue(
+            line_maker(config.policy, cache, share=config.radix_cache),
+            config.max_passes,
+            aging=config.policy != "priority",
+            weights=config.tenant_weights,
+        )
         self._running: list[Request] = []
         self._compiling: dict[int, Request] = {}
         self._in_flight: _Flight | None = None
@@ -194,6 +203,10 @@ class Scheduler:
             reason = FinishReason(kind="abort", message="the engine is shutting down")
             self._end(request, request.ends.so_far(reason))
             return
+        if self._goals.may_refuse and (refusal := self._refusal(request)):
+            self._waiting.add(request)
+            self._end(request, request.ends.so_far(refusal))
+            return
         if message.constraint is None:
             self._waiting.add(request)
             return
@@ -202,6 +215,20 @@ class Scheduler:
         self._grammars.compile(message.constraint).add_done_callback(
             lambda grammar: self.inbox.put(GrammarReady(request.serial, grammar))
         )
+
+    def _refusal(self, request: Request) -> FinishReason | None:
+        """Why a request is not accepted that would get its first token too late."""
+        request.num_uncached = self._holdings.uncached_len(request)
+        started = sum(r.promise_len - r.kv_len for r in self._running if r.prefilling)
+        late = self._goals.lateness(
+            request.num_uncached + self._waiting.num_uncached + started,
+            [r for r in self._running if not r.prefilling],
+            self._config.max_step_tokens,
+        )
+        if late is None:
+            return None
+        message = f"the first token would come {late:.1f} s later than promised; try again later"
+        return FinishReason(kind="error", message=message, retry_after_s=late)
 
     def _grammar_ready(self, serial: int, grammar: Future[CompiledGrammar]) -> None:
         request = self._compiling.pop(serial, None)
@@ -257,6 +284,7 @@ class Scheduler:
             logger.exception("step %d failed", flight.number)
             self._recover_from_failure(flight, successor, error)
             return None
+        self._goals.observe(flight.launched.step, result.device_s)
         self._holdings.settle(flight.number)
         poisoned: list[Request] = []
         for index, (request, row) in enumerate(

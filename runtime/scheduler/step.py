@@ -101,3 +101,5 @@ class StepResult:
     prompt_logprobs: dict[int, list[TokenLogprob]] = field(
         default_factory=dict[int, list[TokenLogprob]]
     )
+    device_s: float = 0.0
+    """How long the device was busy with it."""

@@ -62,7 +62,7 @@ def _value(option: Option) -> list[str]:
     if option.kind is bool:
         return []
     return [
-        option.choices[-1] if option.choices else {int: "100", float: "1", str: "x"}[option.kind]
+        option.choices[-1] if option.choices else {int: "100", float: "1", str: "x=2"}[option.kind]
     ]
 
 
@@ -95,7 +95,7 @@ def test_help_has_a_group_for_each_class_and_all_defaults(
             default = option.text.unset if option.default is None else option.default
             assert f"{option.text.help} (default: {default})" in words
     assert "--max-step-tokens TOKENS budget of one step" in words
-    assert "--schedule-policy {lpm,fcfs} order of the waiting requests" in words
+    assert "--schedule-policy {lpm,fcfs,priority,program} order of the waiting requests" in words
 
 
 def test_a_field_may_be_an_argument_instead() -> None:

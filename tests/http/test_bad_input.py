@@ -245,7 +245,10 @@ OTHERS: list[tuple[dict[str, Any], str]] = [
     ({"session_params": {"id": "x"}}, "session_params"),
     ({"return_hidden_states": True}, "return_hidden_states"),
     ({"input_embeds": [[0.5]]}, "input_embeds"),
-    ({"priority": 1}, "priority"),
+    ({"priority": 2**31}, "priority"),
+    ({"priority": 0.5}, "priority"),
+    ({"stages_left": 0}, "stages_left"),
+    ({"tenant": 5}, "tenant"),
 ]
 
 

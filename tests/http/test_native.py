@@ -258,6 +258,17 @@ def test_an_abort_is_an_answer(server: Serving) -> None:
     assert again.json() == {"num_aborted": 0}
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_request_that_would_be_too_late_is_429(stream: bool) -> None:
+    with serving(scheduler={"slo_ttft_s": 1e-9}) as server:
+        body = {"input_ids": [5, 6, 7], "sampling_params": {"max_new_tokens": 12}}
+        assert server.post("/generate", body).status_code == 200  # no steps are known yet
+        response = server.post("/generate", {**body, "input_ids": [8, 9], "stream": stream})
+        assert response.status_code == 429
+        assert response.headers["retry-after"] == "1"
+        assert response.json()["error"]["type"] == "rate_limit_error"
+
+
 LONG = {"max_new_tokens": 480, "ignore_eos": True}
 
 

@@ -10,7 +10,13 @@ import pytest
 from starlette.requests import Request
 from starlette.types import Message
 
-from espalier.runtime.errors import EspalierError, InvalidRequest, RequestFailed, Unavailable
+from espalier.runtime.errors import (
+    EspalierError,
+    InvalidRequest,
+    Overloaded,
+    RequestFailed,
+    Unavailable,
+)
 from espalier.runtime.http.errors import (
     ModelNotFound,
     PayloadTooLarge,
@@ -258,6 +264,7 @@ def test_what_the_work_gave_is_not_lost_with_the_client() -> None:
         (PayloadTooLarge("m"), 413, "invalid_request_error"),
         (RequestFailed("m"), 500, "server_error"),
         (Unavailable("m"), 503, "service_unavailable"),
+        (Overloaded("m", 2.4), 429, "rate_limit_error"),
     ],
 )
 def test_statuses(error: EspalierError, status: int, kind: str) -> None:
@@ -268,7 +275,8 @@ def test_statuses(error: EspalierError, status: int, kind: str) -> None:
     assert json.loads(bytes(response.body)) == {
         "error": {"message": "m", "type": kind, "param": None, "code": code}
     }
-    assert ("retry-after" in response.headers) == (status == 503)
+    seconds = {503: "1", 429: "3"}.get(status)
+    assert response.headers.get("retry-after") == seconds
 
 
 @pytest.mark.parametrize(
@@ -280,6 +288,7 @@ def test_statuses(error: EspalierError, status: int, kind: str) -> None:
         (FinishReason(kind="error", message="m"), 500),
         (FinishReason(kind="error", message="m", bad_request=True), 400),
         (FinishReason(kind="error", message="m", lost=True), 503),
+        (FinishReason(kind="error", message="m", retry_after_s=0.2), 429),
     ],
 )
 def test_ends(finish: FinishReason, status: int | None) -> None:

@@ -2,8 +2,8 @@
 
 Holders act as the scheduler does: they match, lock, take slots, promise, insert, and go back
 to a sound ancestor when a step fails. Few ids, so that prefixes collide; few slots, so that
-every allocation evicts. After each rule the whole tree must equal the oracle, token by token
-and slot by slot, and every counter must survive a recount.
+every allocation evicts. Others only wait, and are watched. After each rule the whole tree must
+equal the oracle, token by token and slot by slot, and every counter must survive a recount.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ from espalier.radix.check import check
 from espalier.radix.picture import picture
 from espalier.radix.tree import Node, ancestry, subtree
 from espalier.radix.types import IntArray, Namespace
+from espalier.radix.watch import PrefixWatch, Watched
 from tests.radix.oracle import Oracle, Prefix, Token
 
 NUM_SLOTS = 14
 MAX_HOLDERS = 6
 MAX_IN_FLIGHT = 2
+MAX_WATCHED = 8
 
 namespaces = st.sampled_from([(), ("ab", "c"), ("a", "bc")])
 runs = st.lists(st.integers(0, 2), min_size=1, max_size=6).map(tuple)
@@ -53,6 +55,9 @@ class CacheMachine(RuleBasedStateMachine):
         super().__init__()
         self.cache = RadixCache(NUM_SLOTS)
         self.oracle = Oracle()
+        self.watch = PrefixWatch(self.cache.tree)
+        self.cache.observe(self.watch)
+        self.watched: list[tuple[Namespace, Prefix, Watched]] = []
         self.holders: list[Holder] = []
         self.loose: list[tuple[Namespace, Prefix, Handle]] = []
         """Matched and not locked: good until something is evicted or withdrawn."""
@@ -122,6 +127,18 @@ class CacheMachine(RuleBasedStateMachine):
         self.oracle.lock(namespace, prefix)
         private = np.empty(0, dtype=np.int32)
         self.holders.append(Holder(namespace, prefix, handle, private))
+
+    @precondition(lambda self: len(self.watched) < MAX_WATCHED)
+    @rule(namespace=namespaces, ids=runs, order=st.integers(0, 99))
+    def begin_to_watch(self, namespace: Namespace, ids: Prefix, order: int) -> None:
+        if all(watched.order != order for _, _, watched in self.watched):
+            self.watched.append((namespace, ids, self.watch.add(order, namespace, array(ids))))
+
+    @precondition(lambda self: self.watched)
+    @rule(pick=picks)
+    def watch_no_longer(self, pick: int) -> None:
+        _, _, watched = self.watched.pop(pick % len(self.watched))
+        self.watch.remove(watched)
 
     @rule(pick=picks, ids=runs)
     def deepen(self, pick: int, ids: Prefix) -> None:
@@ -312,6 +329,18 @@ class CacheMachine(RuleBasedStateMachine):
             assert self.cache.slots_of(handle).tolist() == self.oracle.slots(namespace, prefix)
 
     @invariant()
+    def what_waits_knows_how_much_the_tree_has_of_it(self) -> None:
+        lengths = {w.order: self.oracle.match_len(ns, ids) for ns, ids, w in self.watched}
+        assert {w.order: w.length for _, _, w in self.watched} == lengths, picture(self.cache)
+        best_first = sorted(lengths, key=lambda order: (-lengths[order], order))
+        passed = set[int]()
+        for order in best_first:
+            best = self.watch.best(passed)
+            assert best is not None and best.order == order
+            passed.add(order)
+        assert self.watch.best(passed) is None
+
+    @invariant()
     def the_books_are_right(self) -> None:
         check(self.cache, [holder.private for holder in self.holders])
         assert self.cache.num_cached == len(self.oracle.tokens)
@@ -327,6 +356,10 @@ class CacheMachine(RuleBasedStateMachine):
             self.cache.release(holder.private, after_step=None)
             self.cache.unlock(holder.handle)
         self.cache.flush()
+        assert not any(watched.length for _, _, watched in self.watched)
+        for _, _, watched in self.watched:
+            self.watch.remove(watched)
+        assert self.watch.best() is None
         assert self.cache.num_free == NUM_SLOTS and not self.cache.tree.roots
         check(self.cache)
 

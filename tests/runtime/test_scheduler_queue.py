@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from concurrent.futures import Future
+from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from espalier.radix.cache import RadixCache
+from espalier.runtime.config import SchedulePolicy
 from espalier.runtime.errors import InvalidRequest
-from espalier.runtime.messages import LogprobOptions, TokenizedRequest
+from espalier.runtime.messages import LogprobOptions, SchedulingHints, TokenizedRequest
 from espalier.runtime.sampling.params import SamplingParams
 from espalier.runtime.scheduler.control import FlushCache, Shutdown
 from espalier.runtime.scheduler.ends import EndMatcher
 from espalier.runtime.scheduler.limits import RequestLimits
+from espalier.runtime.scheduler.policies import line_maker
 from espalier.runtime.scheduler.request import Request
 from espalier.runtime.scheduler.waiting import WaitingQueue
 from tests.fakes import byte_vocabulary, tiny_config, tiny_weights, visible_bytes
@@ -32,42 +39,153 @@ def message(length: int, max_new_tokens: int = 4, **fields: object) -> Tokenized
     )
 
 
-def waiting_request(serial: int) -> Request:
+def waiting_request(serial: int, ids: Sequence[int] = (1, 2, 3), **hints: Any) -> Request:
     sampling = SamplingParams(seed=0)
-    return Request.accept(serial, message(3), EndMatcher(sampling, (), visible_bytes))
+    asked = message(3, hints=SchedulingHints(**hints))
+    asked = msgspec.structs.replace(asked, input_ids=np.array(ids, np.int32))
+    return Request.accept(serial, asked, EndMatcher(sampling, (), visible_bytes))
 
 
-@pytest.fixture
-def requests() -> Iterator[list[Request]]:
-    yield [waiting_request(serial) for serial in range(5)]
+def queue_of(policy: SchedulePolicy, max_passes: int = 16, **options: Any) -> WaitingQueue:
+    return WaitingQueue(line_maker(policy, RadixCache(64), share=True), max_passes, **options)
 
 
-def test_longest_match_goes_first_and_arrival_breaks_ties(requests: list[Request]) -> None:
-    lengths = {0: 1, 1: 7, 2: 3, 3: 7, 4: 0}
-    queue = WaitingQueue("lpm", 16, lambda r: lengths[r.serial])
-    for request in requests:
-        queue.add(request)
-    assert [r.serial for r in queue.ordered()] == [1, 3, 2, 0, 4]
+def order(queue: WaitingQueue) -> list[int]:
+    """Serials in the order in which requests are tried when none fits."""
+    tried: list[int] = []
+    while request := queue.next(tried):
+        tried.append(request.serial)
+    return tried
 
 
-def test_fcfs_is_the_order_of_arrival(requests: list[Request]) -> None:
-    queue = WaitingQueue("fcfs", 16, lambda r: r.serial)
-    for request in reversed(requests):
-        queue.add(request)
-    assert [r.serial for r in queue.ordered()] == [0, 1, 2, 3, 4]
+def fill(cache: RadixCache, ids: Sequence[int]) -> None:
+    """Leave `ids` in the cache."""
+    handle = cache.lock(cache.match_prefix((), np.empty(0, np.int32)))
+    slots = cache.alloc(len(ids))
+    assert slots is not None
+    cache.unlock(cache.insert(handle, np.array(ids, np.int32), slots, after_step=None))
 
 
-def test_a_request_is_passed_over_at_most_max_passes_times(requests: list[Request]) -> None:
-    queue = WaitingQueue("lpm", 3, lambda r: r.serial)  # later requests always match more
-    queue.add(requests[0])
-    for serial in range(10, 100):
+def test_longest_match_goes_first_and_arrival_breaks_ties() -> None:
+    cache = RadixCache(64)
+    queue = WaitingQueue(line_maker("lpm", cache, share=True), 16)
+    for serial, ids in enumerate([(7, 9, 1), (1, 2, 3, 4), (7, 8, 2), (1, 2, 3, 5), (5, 5, 5)]):
+        queue.add(waiting_request(serial, ids))
+    assert order(queue) == [0, 1, 2, 3, 4]
+    fill(cache, [7, 8, 9])
+    assert order(queue) == [2, 0, 1, 3, 4]
+    fill(cache, [1, 2, 3])
+    assert order(queue) == [1, 3, 2, 0, 4]
+    cache.flush()
+    assert order(queue) == [0, 1, 2, 3, 4]
+
+
+def test_without_sharing_nothing_is_matched() -> None:
+    cache = RadixCache(64)
+    queue = WaitingQueue(line_maker("lpm", cache, share=False), 16)
+    fill(cache, [1, 2])
+    queue.add(waiting_request(0, (3, 3, 3)))
+    queue.add(waiting_request(1, (1, 2, 3)))
+    assert order(queue) == [0, 1]
+
+
+def test_fcfs_is_the_order_of_arrival() -> None:
+    queue = queue_of("fcfs")
+    for serial in (3, 1, 4, 0, 2):
         queue.add(waiting_request(serial))
-        first = queue.ordered()[0]
+    assert order(queue) == [0, 1, 2, 3, 4]
+
+
+def test_the_highest_priority_goes_first() -> None:
+    queue = queue_of("priority", aging=False)
+    for serial, priority in enumerate([0, 5, -3, 5, 2]):
+        queue.add(waiting_request(serial, priority=priority))
+    assert order(queue) == [1, 3, 4, 0, 2]
+
+
+def test_programs_near_their_end_go_first_and_age() -> None:
+    queue = queue_of("program", max_passes=2)
+    for serial, stages in enumerate([4, 1, 3, 1]):
+        queue.add(waiting_request(serial, stages_left=stages))
+    assert order(queue) == [1, 3, 2, 0]
+    admitted: list[int] = []
+    while request := queue.next(()):
+        queue.admitted(request)
+        admitted.append(request.serial)
+    assert admitted == [1, 3, 0, 2]  # two have passed number 0
+
+
+@pytest.mark.parametrize("policy", ["lpm", "program"])
+def test_a_request_is_passed_over_at_most_max_passes_times(policy: SchedulePolicy) -> None:
+    """Against a stream of arrivals that the policy always prefers."""
+    cache = RadixCache(64)
+    queue = WaitingQueue(line_maker(policy, cache, share=True), 3)
+    fill(cache, [1, 2])
+    for serial in range(4):
+        queue.add(waiting_request(serial, (9, 9, 9), stages_left=2))
+    admitted: list[int] = []
+    for serial in range(10, 40):
+        queue.add(waiting_request(serial))
+        first = queue.next(())
+        assert first is not None
         queue.admitted(first)
-        if first is requests[0]:
-            assert first.num_passes == 3
-            return
-    pytest.fail("the first request starved")
+        admitted.append(first.serial)
+    assert admitted[:8] == [10, 11, 12, 0, 1, 2, 3, 13]
+
+
+@given(
+    arrivals=st.lists(st.tuples(st.booleans(), st.integers(0, 3)), min_size=1, max_size=60),
+    max_passes=st.integers(1, 4),
+)
+def test_no_order_of_arrivals_and_admissions_starves(
+    arrivals: list[tuple[bool, int]], max_passes: int
+) -> None:
+    queue = queue_of("program", max_passes)
+    passes = dict[int, int]()
+    for serial, (admits, stages) in enumerate(arrivals):
+        queue.add(waiting_request(serial, stages_left=stages))
+        passes[serial] = 0
+        if admits and (request := queue.next(())):
+            queue.admitted(request)
+            del passes[request.serial]
+            for other in passes:
+                passes[other] += other < request.serial
+    assert all(n <= max_passes for n in passes.values())
+    by_serial = {request.serial: request for request in queue}
+    assert passes.keys() == by_serial.keys()
+    assert all(queue.is_overdue(by_serial[s]) == (n == max_passes) for s, n in passes.items())
+
+
+def test_tenants_take_turns_by_weight() -> None:
+    """By what was computed for them; one that comes late has saved nothing up."""
+    queue = queue_of("fcfs", weights={"a": 2.0, "*": 1.0})
+    for serial in range(12):
+        queue.add(waiting_request(serial, tenant="a" if serial < 6 else "b"))
+    admitted: list[str] = []
+
+    def admit(count: int) -> str:
+        for _ in range(count):
+            request = queue.next(())
+            assert request is not None
+            queue.admitted(request)
+            queue.charge(request, 10)
+            admitted.append(request.message.hints.tenant)
+        return "".join(admitted)
+
+    assert admit(6).count("a") == 4
+    for serial in range(20, 26):
+        queue.add(waiting_request(serial, tenant="c"))
+    assert admit(6)[6:].count("c") in (2, 3)
+
+
+def test_tenants_that_left_are_forgotten() -> None:
+    queue = queue_of("fcfs", weights={})
+    for serial in range(5000):
+        request = waiting_request(serial, tenant=f"tenant {serial}")
+        queue.add(request)
+        queue.admitted(request)
+        queue.charge(request, 5)
+    assert len(queue._tenants) <= 1025  # pyright: ignore[reportPrivateUsage]
 
 
 def test_a_cold_request_is_served_among_warm_ones() -> None:
@@ -119,6 +237,50 @@ def test_the_newest_is_retracted_and_resumes_without_losing_tokens(overlap: bool
     assert first.usage.num_retractions == 0
     assert second.usage.num_retractions > 0
     assert len(first.ids) == len(second.ids) == 50
+    harness.assert_drained()
+    harness.close()
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+@pytest.mark.parametrize("options", [{"max_running_requests": 2}, {"pool_tokens": 160}])
+def test_a_much_higher_priority_takes_the_place_of_a_running_request(
+    overlap: bool, options: dict[str, Any]
+) -> None:
+    """Whether rows or slots are short; the one that yields goes on later, with the same ids."""
+    harness = Harness(
+        CONFIG,
+        WEIGHTS,
+        byte_vocabulary(),
+        overlap=overlap,
+        policy="priority",
+        preemption_gap=10,
+        new_token_reserve=1.0,
+        **options,
+    )
+    alone = harness.submit([2] * 30, rid="alone", max_new_tokens=40, temperature=0.0)
+    harness.run()
+    low = harness.submit([2] * 30, rid="low", max_new_tokens=40, temperature=0.0)
+    middle = harness.submit(
+        [3] * 30, rid="middle", hints=SchedulingHints(priority=5), max_new_tokens=40
+    )
+    for _ in range(8):
+        harness.step()
+    near = harness.submit(
+        [4] * 30, rid="near", hints=SchedulingHints(priority=9), max_new_tokens=30
+    )
+    for _ in range(4):
+        harness.step()
+    assert not near.ids, "its priority is not that much higher"
+    high = harness.submit(
+        [5] * 30, rid="high", hints=SchedulingHints(priority=10), max_new_tokens=10
+    )
+    while not high.finals:
+        harness.step()
+    assert not low.finals and not middle.finals
+    harness.run()
+    assert low.usage.num_retractions == 1 and middle.usage.num_retractions == 0
+    assert low.ids == alone.ids
+    assert near.finish.kind == middle.finish.kind == "length"
     harness.assert_drained()
     harness.close()
 

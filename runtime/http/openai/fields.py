@@ -64,6 +64,9 @@ class CommonBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     no_stop_trim: bool | None = None
     cache_salt: str | None = None
     extra_key: str | None = None
+    priority: int | None = None
+    stages_left: int | None = None
+    user: str | None = None  # the tenant that is charged, if shares are fair
 
     # Known, not served.
     skip_special_tokens: bool | None = None
@@ -75,7 +78,6 @@ class CommonBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     # Ignored.
     spaces_between_special_tokens: bool | None = None
-    user: str | None = None
     metadata: dict[str, object] | None = None
     store: bool | None = None
     service_tier: str | None = None

@@ -12,7 +12,7 @@ from ...errors import InvalidRequest
 from ...messages import Constraint, LogprobOptions
 from ...programs.backend import GenerateCall
 from ...scheduler.limits import RequestLimits
-from ..namespaces import namespace_of
+from ..namespaces import hints_of, namespace_of
 from ..outputs import Outputs
 from ..service import Service
 from .choices import ChatChoices, ChoiceShape, TextChoices
@@ -127,6 +127,7 @@ class _Asked:
             constraint=self.constraint,
             logprobs=self.logprobs,
             namespace=namespace_of(self.body.cache_salt, self.body.extra_key),
+            hints=hints_of(self.body.priority, self.body.stages_left, self.body.user),
         )
 
 

@@ -1,0 +1,99 @@
+"""In which order waiting requests are tried for admission: one class for each policy.
+
+A line finds its best request at the cost of those that are looked at, however many wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any, Protocol
+
+from espalier.radix.cache import RadixCache
+from espalier.radix.lazy_heap import LazyHeap
+from espalier.radix.watch import PrefixWatch, Watched
+
+from ..config import SchedulePolicy
+from .request import Request
+
+
+class Line(Protocol):
+    """Waiting requests in the order of a policy."""
+
+    def add(self, request: Request) -> None: ...
+
+    def remove(self, request: Request) -> None: ...
+
+    def best(self, passed: Collection[int]) -> Request | None:
+        """The first request, without those whose serial is among the `passed` ones."""
+        ...
+
+
+class RankedLine:
+    """By a rank that does not change while a request waits, the lowest first; then by arrival."""
+
+    def __init__(self, rank: Callable[[Request], Any]) -> None:
+        self._rank = rank
+        self._heap = LazyHeap[Request]()
+
+    def add(self, request: Request) -> None:
+        self._heap.put(request, (self._rank(request), request.serial))
+
+    def remove(self, request: Request) -> None:
+        self._heap.discard(request)
+
+    def best(self, passed: Collection[int]) -> Request | None:
+        for _, request in self._heap.in_order():
+            if request.serial not in passed:
+                return request
+        return None
+
+
+class PrefixLine:
+    """The longest prefix in the cache first, then by arrival.
+
+    That is what the tree holds at this moment: a request that is admitted puts others forward
+    that begin like it, in the same step.
+    """
+
+    def __init__(self, watch: PrefixWatch) -> None:
+        self._watch = watch
+        self._watched: dict[int, Watched] = {}
+        self._requests: dict[int, Request] = {}
+
+    def add(self, request: Request) -> None:
+        serial, cap = request.serial, 0 if request.quarantined else request.match_cap
+        ids = request.ids[: max(cap, 0)]
+        self._requests[serial] = request
+        self._watched[serial] = self._watch.add(serial, request.message.namespace, ids)
+
+    def remove(self, request: Request) -> None:
+        del self._requests[request.serial]
+        self._watch.remove(self._watched.pop(request.serial))
+
+    def best(self, passed: Collection[int]) -> Request | None:
+        watched = self._watch.best(passed)
+        return None if watched is None else self._requests[watched.order]
+
+
+def arrival_line() -> Line:
+    """First come, first served."""
+    return RankedLine(lambda _: 0)
+
+
+def line_maker(policy: SchedulePolicy, cache: RadixCache, *, share: bool) -> Callable[[], Line]:
+    """Makes the lines of a policy. Nothing is matched if requests share no prefixes."""
+    match policy:
+        case "priority":
+            return lambda: RankedLine(lambda r: -r.message.hints.priority)
+        case "program":
+            return lambda: RankedLine(lambda r: r.message.hints.stages_left)
+        case "lpm" if share:
+            return lambda: PrefixLine(_watch(cache))
+        case _:
+            return arrival_line
+
+
+def _watch(cache: RadixCache) -> PrefixWatch:
+    watch = PrefixWatch(cache.tree)
+    cache.observe(watch)
+    return watch
