@@ -87,6 +87,10 @@ def _features(work: StepWork) -> Floats:
     return np.array([1.0, work.tokens / 1e2, work.positions / 1e5])  # to be comparable
 
 
+def _solve(matrix: Floats, vector: Floats) -> Floats:
+    return np.asarray(np.linalg.solve(matrix, vector), np.float64)
+
+
 def _non_negative_least_squares(gram: Floats, moment: Floats) -> Floats:
     """Minimises x'Gx - 2x'm over x >= 0, by trying every set of features: there are seven."""
     best, best_value = np.zeros(3), 0.0
@@ -94,7 +98,7 @@ def _non_negative_least_squares(gram: Floats, moment: Floats) -> Floats:
     for count in (1, 2, 3):
         for chosen in combinations(range(3), count):
             index = np.array(chosen)
-            part: Floats = np.linalg.solve((gram + tiny)[np.ix_(index, index)], moment[index])
+            part = _solve((gram + tiny)[np.ix_(index, index)], moment[index])
             value = float(part @ gram[np.ix_(index, index)] @ part - 2 * part @ moment[index])
             if (part >= 0).all() and value < best_value:
                 best, best_value = np.zeros(3), value
