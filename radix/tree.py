@@ -153,6 +153,11 @@ class RadixTree:
                 return Handle(node, length)
             node = child
 
+    def next_ids(self, point: Handle) -> list[int]:
+        """Every id by which the tree goes on from a point that `descend` has found."""
+        node, length = point.node, point.length
+        return list(node.children) if length == node.end else [int(node.key[length - node.start])]
+
     def nodes(self) -> Iterator[Node]:
         """Every node except the roots, parents before children."""
         for root in self.roots.values():
