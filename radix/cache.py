@@ -15,7 +15,8 @@ A life of one request, `A B C` being prompt chunks and `o` what it generates:
     match_prefix ─▶ lock      the cached part of the prompt
     alloc ─▶ promise          chunk by chunk; others may match it at once
     alloc …                   slots of generated tokens, private until settled
-    insert ─▶ unlock          A B C o, for whoever comes next
+    insert                    A B C o, for whoever comes next
+    note_use ─▶ unlock        what eviction goes by
 
 Steps end in order, each by `settle(step)`. When one fails, all steps in flight are drained,
 every holder moves its lock to the `sound_ancestor` of its handle, and `fail(step)` ends them
@@ -138,6 +139,16 @@ class RadixCache:
         node = self._node_ending_at(point)
         self._add_lock(node, above=None)
         return Handle(node, point.length)
+
+    def note_use(self, handle: Handle, priority: int = 0) -> None:
+        """A request of this priority has used the path to a locked handle.
+
+        Eviction strategies go by it. Locks alone don't tell: one request may take several.
+        """
+        self._assert_locked(handle)
+        for node in ancestry(handle.node):
+            node.priority = max(node.priority, priority) if node.use_count else priority
+            node.use_count += 1
 
     def unlock(self, handle: Handle) -> None:
         """Give up one lock, taken by `lock` or moved by `promise` or `insert`."""
@@ -304,6 +315,7 @@ class RadixCache:
     def _evict(self, n: int) -> None:
         """Evict exactly `n` tokens, from the ends of leaves."""
         self._num_evicted += n
+        freed: list[IntArray] = []
         while n > 0:
             leaf = self.leaves.first()
             assert leaf.step is None, f"unlocked before its step settled: {leaf}"
@@ -315,8 +327,10 @@ class RadixCache:
             else:
                 slots = leaf.slots
                 self._remove(leaf)
-            self.pool.free(slots, SlotState.CACHED)
+            freed.append(slots)
             n -= len(slots)
+        if freed:
+            self.pool.free(np.concatenate(freed), SlotState.CACHED)
 
     def _end_step(self, step: int) -> None:
         assert step > self.last_step, f"step {step} ends after step {self.last_step}"

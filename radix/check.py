@@ -30,6 +30,7 @@ def check(cache: RadixCache, private: Iterable[IntArray] = ()) -> None:
     problems = [
         *_shape(cache),
         *_locks(cache),
+        *_marks(cache),
         *_slots(cache, _joined(private)),
         *_steps(cache),
         *_evictables(cache),
@@ -66,6 +67,20 @@ def _locks(cache: RadixCache) -> Iterator[str]:
                 yield f"{below} locks below {node}"
             if node.step is not None and not node.lock_count:
                 yield f"promised but not locked: {node}"
+
+
+def _marks(cache: RadixCache) -> Iterator[str]:
+    """Who has used a child, or given up a lock on it, has done so with its parent."""
+    for root in cache.tree.roots.values():
+        for node in subtree(root):
+            children = node.children.values()
+            if sum(child.use_count for child in children) > node.use_count:
+                yield f"used less often than what is below it: {node}"
+            for child in children:
+                if child.last_access > node.last_access:
+                    yield f"older than what is below it: {node}"
+                if child.use_count and child.priority > node.priority:
+                    yield f"of a lower priority than what is below it: {node}"
 
 
 def _slots(cache: RadixCache, private: IntArray) -> Iterator[str]:

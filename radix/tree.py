@@ -43,6 +43,10 @@ class Node:
     lock_count: int = 0
     last_access: int = 0
     """Logical time at which the last lock on this node was given up."""
+    use_count: int = 0
+    """Requests that have used this node, and with it all above it."""
+    priority: int = 0
+    """The highest of those requests' priorities."""
     ticket: int | None = None
     """This node's valid entry among the evictable leaves; None while it isn't one of them."""
 
@@ -203,7 +207,8 @@ def split(node: Node, length: int) -> Node:
            └─ …                      └─ node  [c d]
                                         └─ …
 
-    Every lock on the node covers the upper half as well, and the same step fills both.
+    Every lock and every use of the node covers the upper half as well, and the same step fills
+    both.
     """
     parent, cut = node.parent, length - node.start
     assert parent is not None and 0 < cut < len(node.key), (node, length)
@@ -215,6 +220,8 @@ def split(node: Node, length: int) -> Node:
         step=node.step,
         lock_count=node.lock_count,
         last_access=node.last_access,
+        use_count=node.use_count,
+        priority=node.priority,
     )
     parent.children[int(upper.key[0])] = upper
     node.key, node.slots, node.parent = node.key[cut:].copy(), node.slots[cut:].copy(), upper

@@ -6,6 +6,7 @@ import logging
 from dataclasses import dataclass
 
 from espalier.radix.cache import RadixCache
+from espalier.radix.eviction import strategy_of
 
 from .config import EngineConfig
 from .errors import ModelError
@@ -52,7 +53,7 @@ def assemble(config: EngineConfig, model: Model, channel: Channel) -> Assembly:
         context_len=context_len,
         num_threads=config.num_threads,
     )
-    cache = RadixCache(num_slots)
+    cache = RadixCache(num_slots, strategy=strategy_of(config.scheduler.eviction))
     vocabulary = Vocabulary(
         width=model.config.vocab_size,
         size=model.tokenizer.vocab_size,

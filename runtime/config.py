@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from espalier.radix.eviction import EvictionPolicy
+
 from .errors import InvalidRequest
 from .options import configured, option
 from .sampling.params import check_float, check_int, check_type
@@ -48,6 +50,12 @@ class SchedulerConfig:
         value="tokens",
     )
     radix_cache: bool = option(True, "share computed prefixes between requests")
+    eviction: EvictionPolicy = option(
+        "lru",
+        "what leaves the full cache first: the least recently used, the least often used, what "
+        "is cheap to compute again for its size, or what only low priorities have used",
+        flag="--radix-eviction-policy",
+    )
     policy: SchedulePolicy = option(
         "lpm",
         "order of the waiting requests: longest prefix match, first come first served, highest "
@@ -114,6 +122,7 @@ class SchedulerConfig:
                 check_float(name, value, 0.0, 86_400.0, open_low=True)
         _check_text("fair_share", self.fair_share)
         self.tenant_weights  # noqa: B018  parses them
+        _check_choice("eviction", self.eviction, get_args(EvictionPolicy))
         _check_choice("policy", self.policy, get_args(SchedulePolicy))
         if self.max_step_tokens < self.max_running_requests:
             raise InvalidRequest(

@@ -13,6 +13,7 @@ import numpy as np
 
 from espalier.radix.cache import RadixCache
 from espalier.radix.check import check
+from espalier.radix.eviction import strategy_of
 from espalier.runtime.config import KVStorage, SchedulerConfig
 from espalier.runtime.grammar.service import GrammarService
 from espalier.runtime.messages import (
@@ -88,7 +89,7 @@ class Harness:
         options = {"max_running_requests": 16, **options}
         config = SchedulerConfig(**options)
         config.validate()
-        self.cache = RadixCache(pool_tokens)
+        self.cache = RadixCache(pool_tokens, strategy=strategy_of(config.eviction))
         self.kv_pool = KVPool(model_config, pool_tokens, kv_storage)
         backend = build_backend(
             model_config,

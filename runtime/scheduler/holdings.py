@@ -29,6 +29,7 @@ class _Departure:
     last_step: int
     handle: Handle
     table_row: int
+    priority: int
 
 
 class Holdings:
@@ -163,7 +164,8 @@ class Holdings:
         else:
             settled = tree_len
         self._cache.release(request.slots[settled:kv_len].copy(), after_step=after)
-        departure = _Departure(request.last_step, handle, request.table_row)
+        priority = request.message.hints.priority
+        departure = _Departure(request.last_step, handle, request.table_row, priority)
         if after is None:
             self._depart(departure)
         else:
@@ -181,6 +183,7 @@ class Holdings:
         self._departures = deque(waiting)
 
     def _depart(self, departure: _Departure) -> None:
+        self._cache.note_use(departure.handle, departure.priority)
         self._cache.unlock(departure.handle)
         self._free_rows.append(departure.table_row)
 

@@ -44,6 +44,7 @@ def test_flags_have_the_names_that_sglang_gives_them() -> None:
     assert flags["kv_pool_tokens"] == "--max-total-tokens"
     assert flags["max_chunk_len"] == "--chunked-prefill-size"
     assert flags["policy"] == "--schedule-policy"
+    assert flags["eviction"] == "--radix-eviction-policy"
     assert flags["overlap"] == "--disable-overlap-schedule"
     assert flags["radix_cache"] == "--disable-radix-cache"
     assert flags["watchdog_timeout_s"] == "--watchdog-timeout"
@@ -165,6 +166,7 @@ def test_of_takes_the_fields_of_all_three_classes() -> None:
         (EngineConfig, {"cache_dir": 5}, "cache_dir"),
         (ServerConfig, {"log_level": "loud"}, "log_level"),
         (EngineConfig, {"policy": []}, "policy"),
+        (EngineConfig, {"eviction": "random"}, "eviction"),
     ],
     ids=str,
 )

@@ -1,34 +1,69 @@
 """What a radix cache should hold, as a plain dictionary of prefixes: slow, and plainly right.
 
 It knows no nodes. A token is named by its namespace and all ids up to it; a prefix is locked
-while a lock's prefix begins with it; the least recently used token without a token behind it
-is evicted first.
+while a lock's prefix begins with it. Where a lock or an insertion has ever ended, and where paths
+fork, there is a cut, and the tokens between two cuts are a run. A run that has become free to go
+is ranked, by its last token's marks and by where it lies; the one of the lowest rank loses its
+last token first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import log2
 
 from espalier.radix.types import Namespace
 
 Prefix = tuple[int, ...]
+Key = tuple[Namespace, Prefix]
 
 
 @dataclass(eq=False)
 class Token:
     slot: int
     step: int | None
-    last_access: int
+    last_access: int = 0
+    use_count: int = 0
+    priority: int = 0
+
+
+Ranking = Callable[[Token, int, int], tuple[float, ...]]
+"""By a run's last token, the position of its first one, and that behind its last one."""
+
+
+def lru(token: Token, start: int, end: int) -> tuple[float, ...]:
+    return (token.last_access,)
+
+
+def lfu(token: Token, start: int, end: int) -> tuple[float, ...]:
+    return token.use_count, token.last_access
+
+
+def priority(token: Token, start: int, end: int) -> tuple[float, ...]:
+    return token.priority, token.last_access
+
+
+def size_aware(break_even: float, half_life: float) -> Ranking:
+    def rank(token: Token, start: int, end: int) -> tuple[float, ...]:
+        costs = [1 + (position + 0.5) / break_even for position in range(start, end)]
+        saving = sum(costs) / len(costs) * max(1, token.use_count)
+        return (log2(saving) + token.last_access / half_life,)
+
+    return rank
 
 
 class Oracle:
     """Tokens by (namespace, prefix), and one entry in `locks` for each lock."""
 
-    def __init__(self) -> None:
-        self.tokens: dict[tuple[Namespace, Prefix], Token] = {}
-        self.locks: list[tuple[Namespace, Prefix]] = []
+    def __init__(self, ranking: Ranking = lru) -> None:
+        self.tokens: dict[Key, Token] = {}
+        self.locks: list[Key] = []
         self._clock = 0
+        self._ranking = ranking
+        self._cuts: set[Key] = set()
+        self._ranks: dict[Key, tuple[float, ...]] = {}
+        """Of every run that is free to go, named by its last token: as it was when it became so."""
 
     def match_len(self, namespace: Namespace, ids: Prefix) -> int:
         length = 0
@@ -44,12 +79,20 @@ class Oracle:
 
     def lock(self, namespace: Namespace, prefix: Prefix) -> None:
         self.locks.append((namespace, prefix))
+        self._cuts.add((namespace, prefix))
+        self._rank()
+
+    def note_use(self, namespace: Namespace, prefix: Prefix, priority: int) -> None:
+        for token in self.path(namespace, prefix):
+            token.priority = max(token.priority, priority) if token.use_count else priority
+            token.use_count += 1
 
     def unlock(self, namespace: Namespace, prefix: Prefix) -> None:
         self.locks.remove((namespace, prefix))
         self._clock += 1
         for token in self.path(namespace, prefix):
             token.last_access = self._clock
+        self._rank()
 
     def grow(
         self,
@@ -65,7 +108,9 @@ class Oracle:
         self.locks.append((namespace, prefix + ids))
         known = self.match_len(namespace, prefix + ids) - len(prefix)
         for i in range(known, len(ids)):
-            self.tokens[namespace, prefix + ids[: i + 1]] = Token(slots[i], step, 0)
+            self.tokens[namespace, prefix + ids[: i + 1]] = Token(slots[i], step)
+        self._cuts |= {(namespace, prefix + ids[:known]), (namespace, prefix + ids)}
+        self._rank()
         return list(slots[:known])
 
     def settle(self, step: int) -> None:
@@ -85,6 +130,8 @@ class Oracle:
         cut = [key for key in self.tokens if self.sound_len(*key, doomed) < len(key[1])]
         for key in cut:
             del self.tokens[key]
+        self._cuts &= self.tokens.keys()
+        self._rank()
         return len(cut)
 
     def num_evictable(self) -> int:
@@ -92,12 +139,36 @@ class Oracle:
 
     def evict(self, n: int) -> None:
         for _ in range(n):
-            inner = {(namespace, prefix[:-1]) for namespace, prefix in self.tokens}
-            ends = self._unlocked() - inner
-            oldest = min(ends, key=lambda key: self.tokens[key].last_access)
-            del self.tokens[oldest]
+            last = min(self._ranks, key=self._ranks.__getitem__)
+            namespace, prefix = last
+            rank, shorter = self._ranks[last], (namespace, prefix[:-1])
+            del self.tokens[last]
+            if self._start(last) < len(prefix) - 1:
+                self._ranks[shorter] = rank
+                self._cuts.add(shorter)
+            self._cuts.discard(last)
+            self._rank()
 
-    def _unlocked(self) -> set[tuple[Namespace, Prefix]]:
+    def _rank(self) -> None:
+        """Rank the runs that have become free to go, and forget those that no longer are."""
+        inner = {(namespace, prefix[:-1]) for namespace, prefix in self.tokens}
+        ends = self._unlocked() - inner
+        self._ranks = {
+            key: self._ranks[key]
+            if key in self._ranks
+            else self._ranking(self.tokens[key], self._start(key), len(key[1]))
+            for key in ends
+        }
+
+    def _start(self, last: Key) -> int:
+        """Where the run begins that ends with this token."""
+        namespace, prefix = last
+        start = len(prefix) - 1
+        while start and (namespace, prefix[:start]) not in self._cuts:
+            start -= 1
+        return start
+
+    def _unlocked(self) -> set[Key]:
         locked = {
             (namespace, prefix[:end])
             for namespace, prefix in self.locks

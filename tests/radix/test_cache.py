@@ -9,6 +9,7 @@ import pytest
 
 from espalier.radix.cache import Handle, RadixCache
 from espalier.radix.check import check
+from espalier.radix.eviction import LFU
 from espalier.radix.picture import picture
 from espalier.radix.tree import Node
 from espalier.radix.types import IntArray, Namespace
@@ -294,6 +295,43 @@ def test_the_least_recently_used_leaf_goes_first_and_a_lock_renews() -> None:
     cache.unlock(cache.lock(match(cache, 1, 1)))
     take(cache, 2)
     assert [match(cache, i, i).length for i in (1, 2, 3)] == [2, 0, 2]
+
+
+def test_a_use_marks_the_whole_path_and_a_split_keeps_the_marks() -> None:
+    cache = RadixCache(10)
+    first = put(cache, 1, 2, 3)
+    cache.note_use(first, -2)
+    assert (first.node.use_count, first.node.priority) == (1, -2)
+    second = put(cache, 1, 2, 4)
+    cache.note_use(second, 5)
+    shared = second.node.parent
+    assert shared is not None and shared.end == 2
+    assert (shared.use_count, shared.priority) == (2, 5)
+    assert (first.node.use_count, first.node.priority) == (1, -2)
+    cache.note_use(first, -7)
+    assert (first.node.use_count, first.node.priority) == (2, -2)
+    check(cache)
+
+
+def test_locks_alone_are_no_uses() -> None:
+    cache = RadixCache(10)
+    handle = put(cache, 1, 2)
+    cache.unlock(cache.lock(handle))
+    assert handle.node.use_count == 0
+    cache.unlock(handle)
+    with pytest.raises(AssertionError, match="not a locked handle"):
+        cache.note_use(handle)
+
+
+def test_what_was_used_most_outlives_what_was_used_last() -> None:
+    cache = RadixCache(4, strategy=LFU())
+    for ids in ((1, 2), (1, 2), (3, 4)):
+        handle = put(cache, *ids)
+        cache.note_use(handle)
+        cache.unlock(handle)
+    take(cache, 2)
+    assert match(cache, 1, 2).length == 2
+    assert match(cache, 3, 4).length == 0
 
 
 def test_a_parent_is_evicted_after_its_children() -> None:

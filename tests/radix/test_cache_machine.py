@@ -4,12 +4,15 @@ Holders act as the scheduler does: they match, lock, take slots, promise, insert
 to a sound ancestor when a step fails. Few ids, so that prefixes collide; few slots, so that
 every allocation evicts. Others only wait, and are watched. After each rule the whole tree must
 equal the oracle, token by token and slot by slot, and every counter must survive a recount.
+So with each eviction strategy.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from typing import ClassVar
 
 import numpy as np
 from hypothesis import settings
@@ -18,11 +21,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from espalier.radix.cache import Handle, RadixCache
 from espalier.radix.check import check
+from espalier.radix.eviction import LFU, LRU, EvictionStrategy, PriorityFirst, SizeAware
 from espalier.radix.picture import picture
 from espalier.radix.tree import Node, ancestry, subtree
 from espalier.radix.types import IntArray, Namespace
 from espalier.radix.watch import PrefixWatch, Watched
-from tests.radix.oracle import Oracle, Prefix, Token
+from tests.radix import oracle as oracles
+from tests.radix.oracle import Oracle, Prefix, Ranking, Token
 
 NUM_SLOTS = 14
 MAX_HOLDERS = 6
@@ -32,6 +37,8 @@ MAX_WATCHED = 8
 namespaces = st.sampled_from([(), ("ab", "c"), ("a", "bc")])
 runs = st.lists(st.integers(0, 2), min_size=1, max_size=6).map(tuple)
 picks = st.integers(0, 10**6)
+priorities = st.none() | st.integers(-2, 2)
+"""None: the holder leaves without having used its path."""
 
 
 def array(ids: Prefix) -> IntArray:
@@ -51,10 +58,14 @@ class Holder:
 
 
 class CacheMachine(RuleBasedStateMachine):
+    eviction: ClassVar[tuple[EvictionStrategy, Ranking]] = (LRU(), oracles.lru)
+    """The cache's strategy, and the oracle's idea of it."""
+
     def __init__(self) -> None:
         super().__init__()
-        self.cache = RadixCache(NUM_SLOTS)
-        self.oracle = Oracle()
+        strategy, ranking = self.eviction
+        self.cache = RadixCache(NUM_SLOTS, strategy=strategy)
+        self.oracle = Oracle(ranking)
         self.watch = PrefixWatch(self.cache.tree)
         self.cache.observe(self.watch)
         self.watched: list[tuple[Namespace, Prefix, Watched]] = []
@@ -158,8 +169,8 @@ class CacheMachine(RuleBasedStateMachine):
         return found - len(before)
 
     @precondition(lambda self: len(self.holders) > 1)
-    @rule(pick=picks, after_pick=picks)
-    def unlock(self, pick: int, after_pick: int) -> None:
+    @rule(pick=picks, after_pick=picks, priority=priorities)
+    def unlock(self, pick: int, after_pick: int, priority: int | None) -> None:
         """Leave, unless a step in flight still fills what this holder promised."""
         holder, after = self.holder(pick), self.after(after_pick)
         if holder.last_promise in self.in_flight:
@@ -167,8 +178,19 @@ class CacheMachine(RuleBasedStateMachine):
         self.holders.remove(holder)
         self.cache.release(holder.private, after_step=after)
         self.note_release(len(holder.private), after)
+        if priority is not None:
+            self._note_use(holder, priority)
         self.cache.unlock(holder.handle)
         self.oracle.unlock(holder.namespace, holder.prefix)
+
+    @precondition(lambda self: self.holders)
+    @rule(pick=picks, priority=st.integers(-2, 2))
+    def note_use(self, pick: int, priority: int) -> None:
+        self._note_use(self.holder(pick), priority)
+
+    def _note_use(self, holder: Holder, priority: int) -> None:
+        self.cache.note_use(holder.handle, priority)
+        self.oracle.note_use(holder.namespace, holder.prefix, priority)
 
     @rule(pick=picks, n=st.integers(0, 8))
     def alloc(self, pick: int, n: int) -> None:
@@ -220,13 +242,13 @@ class CacheMachine(RuleBasedStateMachine):
         return len(spare)
 
     @precondition(lambda self: len(self.holders) < MAX_HOLDERS)
-    @rule(namespace=namespaces, ids=runs)
-    def complete(self, namespace: Namespace, ids: Prefix) -> None:
+    @rule(namespace=namespaces, ids=runs, priority=priorities)
+    def complete(self, namespace: Namespace, ids: Prefix, priority: int | None) -> None:
         """A whole request in one go: what it leaves behind is there to be matched or evicted."""
         self._lock(namespace, ids)
         pick = len(self.holders) - 1
         self.insert(pick, ids[len(self.holders[pick].prefix) :], 0)
-        self.unlock(pick, 0)
+        self.unlock(pick, 0, priority)
 
     @rule(pick=picks, n=st.integers(0, 8), after_pick=picks)
     def release(self, pick: int, n: int, after_pick: int) -> None:
@@ -308,16 +330,19 @@ class CacheMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_tree_equals_the_oracle(self) -> None:
-        found: dict[tuple[Namespace, Prefix], tuple[int, int | None]] = {}
+        found: dict[oracles.Key, Token] = {}
         for namespace, root in self.cache.tree.roots.items():
             for node in subtree(root):
                 above = [n.key.tolist() for n in ancestry(node)][::-1]
                 spelt = tuple(i for key in above for i in key)
                 for i, slot in enumerate(node.slots.tolist()):
                     prefix = spelt[: node.start + i + 1]
-                    found[namespace, prefix] = (slot, node.step)
-        tokens = self.oracle.tokens.items()
-        assert found == {key: (t.slot, t.step) for key, t in tokens}, picture(self.cache)
+                    marks = node.last_access, node.use_count, node.priority
+                    found[namespace, prefix] = Token(slot, node.step, *marks)
+        tokens = self.oracle.tokens
+        assert found.keys() == tokens.keys(), picture(self.cache)
+        for key, token in found.items():
+            assert astuple(token) == astuple(tokens[key]), (key, token, picture(self.cache))
 
     @invariant()
     def every_handle_stands_where_its_holder_thinks(self) -> None:
@@ -366,3 +391,27 @@ class CacheMachine(RuleBasedStateMachine):
 
 TestCacheMachine = CacheMachine.TestCase
 TestCacheMachine.settings = settings(max_examples=200, stateful_step_count=50, deadline=None)
+
+
+class LfuMachine(CacheMachine):
+    eviction = (LFU(), oracles.lfu)
+
+
+class SizeAwareMachine(CacheMachine):
+    """With costs that differ much and age that counts as much, and no two of one rank."""
+
+    eviction = (
+        SizeAware(break_even=math.e, half_life=math.pi),
+        oracles.size_aware(math.e, math.pi),
+    )
+
+
+class PriorityMachine(CacheMachine):
+    eviction = (PriorityFirst(), oracles.priority)
+
+
+TestLfuMachine = LfuMachine.TestCase
+TestSizeAwareMachine = SizeAwareMachine.TestCase
+TestPriorityMachine = PriorityMachine.TestCase
+FEWER = settings(max_examples=40, stateful_step_count=50, deadline=None)
+TestLfuMachine.settings = TestSizeAwareMachine.settings = TestPriorityMachine.settings = FEWER

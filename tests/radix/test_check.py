@@ -29,15 +29,17 @@ def sample() -> tuple[RadixCache, IntArray]:
     """One cache with everything in it, and the slots held privately.
 
     ()                       locks=2
-    └─ [1 2]                 locks=2
-       ├─ [3 4]              unlocked: the only evictable leaf
+    └─ [1 2]                 locks=2, used once with priority 3
+       ├─ [3 4]              unlocked: the only evictable leaf; used by the same request
        └─ [5]                locks=1 step=7
     """
     cache = RadixCache(12)
     base = cache.lock(cache.match_prefix((), run()))
     base = cache.insert(base, run(1, 2), take(cache, 2), after_step=None)
     again = cache.lock(base)
-    cache.unlock(cache.insert(again, run(3, 4), take(cache, 2), after_step=None))
+    again = cache.insert(again, run(3, 4), take(cache, 2), after_step=None)
+    cache.note_use(again, 3)
+    cache.unlock(again)
     cache.promise(cache.lock(base), run(5), take(cache, 1), step=7)
     cache.release(take(cache, 1), after_step=7)
     return cache, take(cache, 2)
@@ -99,6 +101,18 @@ def under_lock(cache: RadixCache) -> None:
     node_of(cache, 5).lock_count = 0
 
 
+def overuse(cache: RadixCache) -> None:
+    node_of(cache, 3).use_count += 1
+
+
+def overrate(cache: RadixCache) -> None:
+    node_of(cache, 3).priority = 4
+
+
+def rejuvenate(cache: RadixCache) -> None:
+    node_of(cache, 3).last_access += 1
+
+
 def leave_an_idle_root(cache: RadixCache) -> None:
     cache.tree.plant(cache.tree.origin(("idle",)).node)
 
@@ -145,6 +159,9 @@ def trim_unbooked(cache: RadixCache) -> None:
         (share_a_slot, "CACHED: found"),
         (over_lock, "locks below"),
         (under_lock, "promised but not locked"),
+        (overuse, "used less often than"),
+        (overrate, "of a lower priority than"),
+        (rejuvenate, "older than"),
         (leave_an_idle_root, "neither children nor locks"),
         (rename_a_root, "is not a root"),
         (forget_a_promise, "promised nodes"),

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import math
+from typing import get_args
 
 import numpy as np
 import pytest
 
 from espalier.radix.cache import RadixCache
-from espalier.radix.eviction import LRU, EvictableLeaves
+from espalier.radix.eviction import (
+    LFU,
+    LRU,
+    EvictableLeaves,
+    EvictionPolicy,
+    EvictionStrategy,
+    PriorityFirst,
+    SizeAware,
+    strategy_of,
+)
 from espalier.radix.tree import Node
 from espalier.radix.types import IntArray
 
@@ -48,6 +58,68 @@ def test_the_least_recently_used_leaf_comes_first() -> None:
         order.append(first.last_access)
         leaves.discard(first)
     assert order == [2, 4, 5, 9]
+
+
+def marked(
+    name: int, *, start: int = 0, last_access: int = 1, use_count: int = 1, priority: int = 0
+) -> Node:
+    """A leaf of 10 tokens from `start`, named by its first id."""
+    root = Node(run(), run(), None, 0, namespace=())
+    above = Node(run(*range(start)), run(*range(start)), root, start)
+    ids = run(*range(name, name + 10))
+    node = Node(ids, ids, above, start + 10)
+    node.last_access, node.use_count, node.priority = last_access, use_count, priority
+    return node
+
+
+def eviction_order(strategy: EvictionStrategy, nodes: list[Node]) -> list[int]:
+    leaves = EvictableLeaves(strategy)
+    for node in nodes:
+        leaves.add(node)
+    order: list[int] = []
+    while len(leaves):
+        order.append(int(leaves.first().key[0]))
+        leaves.discard(leaves.first())
+    return order
+
+
+def test_lfu_goes_by_uses_then_by_age() -> None:
+    nodes = [
+        marked(0, use_count=3, last_access=1),
+        marked(1, use_count=1, last_access=9),
+        marked(2, use_count=1, last_access=5),
+    ]
+    assert eviction_order(LFU(), nodes) == [2, 1, 0]
+
+
+def test_priority_first_goes_by_priority_then_by_age() -> None:
+    nodes = [
+        marked(0, priority=2, last_access=1),
+        marked(1, priority=0, last_access=9),
+        marked(2, priority=-1, last_access=7),
+        marked(3, priority=0, last_access=5),
+    ]
+    assert eviction_order(PriorityFirst(), nodes) == [2, 3, 1, 0]
+
+
+def test_size_aware_evicts_what_is_cheap_to_recompute() -> None:
+    nodes = [marked(0, start=5000), marked(1, start=0), marked(2, start=900)]
+    assert eviction_order(SizeAware(), nodes) == [1, 2, 0]
+
+
+def test_size_aware_halves_a_worth_with_each_half_life() -> None:
+    """Twice the uses, or twice the cost, stand for one half-life and no more."""
+    strategy = SizeAware(break_even=100.0, half_life=8.0)
+    for other in (marked(1, use_count=2), marked(1, start=105)):
+        assert eviction_order(strategy, [marked(0, last_access=8), other]) == [0, 1]
+        assert eviction_order(strategy, [marked(0, last_access=10), other]) == [1, 0]
+
+
+def test_each_policy_has_its_strategy() -> None:
+    kinds = {"lru": LRU, "lfu": LFU, "size": SizeAware, "priority": PriorityFirst}
+    assert set(kinds) == set(get_args(EvictionPolicy))
+    for policy in get_args(EvictionPolicy):
+        assert type(strategy_of(policy)) is kinds[policy]
 
 
 def test_a_leaf_that_left_and_came_back_counts_once_by_its_new_age() -> None:

@@ -82,7 +82,8 @@ def test_split_keeps_the_node_as_the_lower_half() -> None:
     _, root = planted()
     node = grow(root, 5, 6, 7, 8)
     below = grow(node, 1)
-    node.lock_count, node.step, node.last_access = 2, 9, 33
+    node.lock_count, node.step = 2, 9
+    node.last_access, node.use_count, node.priority = 33, 4, -5
     upper = split(node, 3)
     assert (upper.key.tolist(), node.key.tolist()) == ([5, 6, 7], [8])
     assert (upper.slots.tolist(), node.slots.tolist()) == ([105, 106, 107], [108])
@@ -90,7 +91,8 @@ def test_split_keeps_the_node_as_the_lower_half() -> None:
     assert list(ancestry(below)) == [below, node, upper, root]
     assert list(subtree(root)) == [root, upper, node, below]
     for half in (upper, node):
-        assert (half.lock_count, half.step, half.last_access) == (2, 9, 33)
+        assert (half.lock_count, half.step) == (2, 9)
+        assert (half.last_access, half.use_count, half.priority) == (33, 4, -5)
 
 
 def test_a_handle_survives_splits_of_its_node() -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 
+from espalier.runtime.messages import SchedulingHints
 from tests.fakes import byte_vocabulary, tiny_config, tiny_weights
 from tests.harness import Harness
 
@@ -117,3 +119,34 @@ def test_the_choices_of_one_request_share_its_prompt(harness: Harness) -> None:
     harness.run()
     assert computed(harness) <= 120 + 3 + 4 * 4
     assert len({tuple(harness.outcomes["n", c].ids) for c in range(4)}) == 4
+
+
+def test_each_request_counts_as_one_use_of_its_path_however_often_it_locks_it() -> None:
+    """A prompt in chunks matches again, and locks again, before each of them."""
+    harness = Harness(CONFIG, WEIGHTS, byte_vocabulary(), max_chunk_len=16)
+    for priority in (1, 4, -3):
+        harness.submit(prompt(200), max_new_tokens=1, hints=SchedulingHints(priority=priority))
+    harness.run()
+    (node,) = (node for node in harness.cache.tree.nodes() if node.start == 0)
+    assert (node.use_count, node.priority) == (3, 4)
+    harness.close()
+
+
+@pytest.mark.parametrize(
+    ("eviction", "survivor"), [("lru", 1), ("lfu", 0), ("size", 0), ("priority", 2)]
+)
+def test_the_eviction_policy_says_which_prompt_stays(eviction: str, survivor: int) -> None:
+    """0 was used most often, 1 most recently, 2 by a high priority; then comes a long prompt."""
+    harness = Harness(CONFIG, WEIGHTS, byte_vocabulary(), eviction=eviction, pool_tokens=160)
+    for which, priority in ((0, 0), (0, 0), (2, 9), (1, 0)):
+        hints = SchedulingHints(priority=priority)
+        harness.submit(prompt(40, which), max_new_tokens=1, hints=hints)
+        harness.run()
+    harness.submit(prompt(110, 77), max_new_tokens=1)
+    harness.run()
+    cached = [
+        harness.cache.match_prefix((), np.array(prompt(40, which), np.int32)).length
+        for which in range(3)
+    ]
+    assert [which for which in range(3) if cached[which] == 40] == [survivor]
+    harness.close()
