@@ -79,13 +79,17 @@ class SlotPool:
 
     def _enter(self, slots: IntArray, source: SlotState, target: SlotState) -> None:
         n = len(slots)
-        astray = self._state[slots] != source.value  # a plain int: numpy is slow on enums
-        assert not astray.any(), f"slots {slots[astray]} are not {source.name}"
-        if n > 1:
+        if n == 0:
+            return
+        where = _window(slots)
+        if where is None:
             order = np.arange(n, dtype=np.int32)
             self._mark[slots] = order
             assert (self._mark[slots] == order).all(), f"a slot comes twice in {slots}"
-        self._state[slots] = target.value
+            where = slots
+        astray = self._state[where] != int(source)  # a plain int: numpy is slow on enums
+        assert not astray.any(), f"slots {slots[astray]} are not {source.name}"
+        self._state[where] = int(target)
         self._counts[source] -= n
         self._counts[target] += n
 
@@ -93,3 +97,11 @@ class SlotPool:
         self._ready = np.sort(self.supply())
         self._taken = 0
         self._returned.clear()
+
+
+def _window(slots: IntArray) -> slice | None:
+    """The range that ascending, contiguous slots make up, as most are: far faster to index by."""
+    first, n = int(slots[0]), len(slots)
+    if int(slots[-1]) - first != n - 1 or not (slots[1:] - slots[:-1] == 1).all():
+        return None
+    return slice(first, first + n)
