@@ -88,7 +88,7 @@ class SlotPool:
             assert (self._mark[slots] == order).all(), f"a slot comes twice in {slots}"
             where = slots
         astray = self._state[where] != int(source)  # a plain int: numpy is slow on enums
-        assert not astray.any(), f"slots {slots[astray]} are not {source.name}"
+        assert not np.count_nonzero(astray), f"slots {slots[astray]} are not {source.name}"
         self._state[where] = int(target)
         self._counts[source] -= n
         self._counts[target] += n
@@ -102,6 +102,7 @@ class SlotPool:
 def _window(slots: IntArray) -> slice | None:
     """The range that ascending, contiguous slots make up, as most are: far faster to index by."""
     first, n = int(slots[0]), len(slots)
-    if int(slots[-1]) - first != n - 1 or not (slots[1:] - slots[:-1] == 1).all():
+    if int(slots[-1]) - first != n - 1:
         return None
-    return slice(first, first + n)
+    run = np.arange(first, first + n, dtype=np.int32)
+    return slice(first, first + n) if run.tobytes() == slots.tobytes() else None

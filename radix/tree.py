@@ -79,11 +79,6 @@ class Handle:
     length: int
 
 
-def _spelt(ids: IntArray) -> bytes:
-    """The ids as bytes: one prefix test on them costs less than two numpy calls on short runs."""
-    return np.asarray(ids, dtype=np.int32).tobytes()
-
-
 def common_len(a: IntArray, b: IntArray) -> int:
     """Length of the common prefix of two arrays."""
     n = min(len(a), len(b))
@@ -151,9 +146,10 @@ class RadixTree:
         point = self.locate(handle)
         node, length = point.node, point.length
         run = node.key[length - node.start :]
-        spelt, taken = _spelt(ids), 0
+        spelt, taken = np.asarray(ids, dtype=np.int32).tobytes(), 0
         while True:
-            whole = spelt.startswith(_spelt(run), _ID_BYTES * taken)
+            # Of short runs bytes cost far less to compare than arrays, of long ones no more.
+            whole = spelt.startswith(run.tobytes(), _ID_BYTES * taken)
             common = len(run) if whole else common_len(run, ids[taken:])
             length += common
             taken += common
