@@ -55,6 +55,8 @@ class RadixCache:
         self.last_step = -1
         self._observers: list[TreeObserver] = []
         self._num_evictable = 0
+        self._num_leased = 0
+        self._num_yieldable = 0
         self._num_evicted = 0
         self._clock = 0
 
@@ -88,6 +90,16 @@ class RadixCache:
     def num_available(self) -> int:
         """The largest n for which `alloc(n)` succeeds."""
         return self.num_free + self._num_evictable
+
+    @property
+    def num_leased(self) -> int:
+        """Cached tokens that at least one lease protects."""
+        return self._num_leased
+
+    @property
+    def num_yieldable(self) -> int:
+        """Cached tokens that leases alone protect: evictable once all leases have ended."""
+        return self._num_yieldable
 
     @property
     def num_evicted(self) -> int:
@@ -155,12 +167,37 @@ class RadixCache:
         self._assert_locked(handle)
         self._clock += 1
         for node in ancestry(handle.node):
-            assert node.lock_count > 0, f"unlocked too often: {node}"
+            assert node.lock_count > node.lease_count, f"unlocked too often: {node}"
             node.lock_count -= 1
             node.last_access = self._clock
             if not node.lock_count:
                 self._num_evictable += len(node.key)
+            elif node.lock_count == node.lease_count:
+                self._num_yieldable += len(node.key)
         self._offer(handle.node)
+
+    def lease(self, handle: Handle) -> Handle:
+        """Lock the path to `handle` in a way that is counted apart; `end_lease` unlocks it."""
+        handle = self.lock(handle)
+        for node in ancestry(handle.node):
+            if not node.lease_count:
+                self._num_leased += len(node.key)
+            node.lease_count += 1
+            if node.lease_count == node.lock_count:
+                self._num_yieldable += len(node.key)
+        return handle
+
+    def end_lease(self, handle: Handle) -> None:
+        """Give up one lock that was taken by `lease`."""
+        self._assert_locked(handle)
+        for node in ancestry(handle.node):
+            assert node.lease_count > 0, f"no lease to end: {node}"
+            if node.lease_count == node.lock_count:
+                self._num_yieldable -= len(node.key)
+            node.lease_count -= 1
+            if not node.lease_count:
+                self._num_leased -= len(node.key)
+        self.unlock(handle)
 
     def alloc(self, n: int) -> IntArray | None:
         """Take `n` slots into use, evicting what that needs; None if there aren't as many.
@@ -271,6 +308,8 @@ class RadixCache:
             if not at.lock_count:
                 self._num_evictable -= len(at.key)
                 self.leaves.discard(at)
+            elif at.lock_count == at.lease_count:
+                self._num_yieldable -= len(at.key)
             at.lock_count += 1
 
     def _grow(self, handle: Handle, ids: IntArray, slots: IntArray, *, step: int | None) -> Handle:

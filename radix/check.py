@@ -5,14 +5,16 @@ It walks everything, so it is for tests, and for moments when nothing runs.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 
 import numpy as np
 
 from .cache import RadixCache
+from .leases import Leases
 from .picture import picture
 from .slots import SlotState
-from .tree import Node, subtree
+from .tree import Node, ancestry, subtree
 from .types import IntArray
 
 _NOTHING: IntArray = np.empty(0, dtype=np.int32)
@@ -22,10 +24,13 @@ class AccountingError(AssertionError):
     """The cache contradicts itself; the message says where, and draws the tree."""
 
 
-def check(cache: RadixCache, private: Iterable[IntArray] = ()) -> None:
+def check(
+    cache: RadixCache, private: Iterable[IntArray] = (), leases: Leases | None = None
+) -> None:
     """Raise AccountingError unless every counter and link is right.
 
-    `private` are the slots that callers hold in use: all of them, each once.
+    `private` are the slots that callers hold in use: all of them, each once. All leases that
+    there are must be those of `leases`.
     """
     problems = [
         *_shape(cache),
@@ -34,6 +39,7 @@ def check(cache: RadixCache, private: Iterable[IntArray] = ()) -> None:
         *_slots(cache, _joined(private)),
         *_steps(cache),
         *_evictables(cache),
+        *_leases(cache, leases),
     ]
     if problems:
         raise AccountingError("\n".join([*problems, picture(cache)]))
@@ -125,6 +131,28 @@ def _evictables(cache: RadixCache) -> Iterator[str]:
     booked = list(cache.leaves)
     if leaves != set(booked) or not len(leaves) == len(booked) == len(cache.leaves):
         yield f"evictable leaves: found {leaves}, booked {booked}"
+
+
+def _leases(cache: RadixCache, leases: Leases | None) -> Iterator[str]:
+    """Each lease counts on its whole path, as a lock as well, and there are no more than may be."""
+    ends = [] if leases is None else list(leases)
+    counted = Counter(node for end in ends for node in ancestry(end))
+    leased = yieldable = 0
+    for root in cache.tree.roots.values():
+        for node in subtree(root):
+            if node.lease_count != counted[node] or node.lease_count > node.lock_count:
+                yield f"{counted[node]} leases found, {node.lease_count} counted: {node}"
+            leased += len(node.key) if node.lease_count else 0
+            yieldable += len(node.key) if 0 < node.lease_count == node.lock_count else 0
+    for end in ends:
+        if not cache.tree.holds(end):
+            yield f"leased, but not in the tree: {end}"
+    if leased != cache.num_leased:
+        yield f"leased tokens: found {leased}, counted {cache.num_leased}"
+    if yieldable != cache.num_yieldable:
+        yield f"yieldable tokens: found {yieldable}, counted {cache.num_yieldable}"
+    if leases is not None and leased > leases.max_tokens:
+        yield f"leased tokens: {leased}, but {leases.max_tokens} at most"
 
 
 def _joined(arrays: Iterable[IntArray]) -> IntArray:

@@ -56,4 +56,5 @@ def _ids(node: Node) -> str:
 
 def _marks(node: Node) -> str:
     marks = f"  locks={node.lock_count}" if node.lock_count else ""
+    marks += f" leases={node.lease_count}" if node.lease_count else ""
     return marks + (f" step={node.step}" if node.step is not None else "")

@@ -27,7 +27,8 @@ class Node:
     """A run of tokens below `parent`, with the slots that hold their KV.
 
     `key` and `slots` are the node's own arrays, replaced and never written to.
-    `lock_count` counts the locked handles at or below this node, so child <= parent.
+    `lock_count` counts the locked handles at or below this node, so child <= parent;
+    `lease_count` those of them that are leases.
     """
 
     key: IntArray
@@ -42,6 +43,7 @@ class Node:
     children: dict[int, Node] = field(default_factory=dict[int, "Node"])
     """By the first id of the child's key."""
     lock_count: int = 0
+    lease_count: int = 0
     last_access: int = 0
     """Logical time at which the last lock on this node was given up."""
     use_count: int = 0
@@ -222,6 +224,7 @@ def split(node: Node, length: int) -> Node:
         end=length,
         step=node.step,
         lock_count=node.lock_count,
+        lease_count=node.lease_count,
         last_access=node.last_access,
         use_count=node.use_count,
         priority=node.priority,

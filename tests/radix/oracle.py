@@ -9,7 +9,7 @@ last token first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import log2
 
@@ -54,11 +54,13 @@ def size_aware(break_even: float, half_life: float) -> Ranking:
 
 
 class Oracle:
-    """Tokens by (namespace, prefix), and one entry in `locks` for each lock."""
+    """Tokens by (namespace, prefix), one entry in `locks` for each lock, leases by their ends."""
 
     def __init__(self, ranking: Ranking = lru) -> None:
         self.tokens: dict[Key, Token] = {}
         self.locks: list[Key] = []
+        self.leases: dict[Key, float] = {}
+        """When each leased prefix is free again."""
         self._clock = 0
         self._ranking = ranking
         self._cuts: set[Key] = set()
@@ -76,6 +78,56 @@ class Oracle:
 
     def slots(self, namespace: Namespace, prefix: Prefix) -> list[int]:
         return [token.slot for token in self.path(namespace, prefix)]
+
+    def leased(self) -> set[Key]:
+        """The tokens that leases protect."""
+        return _covered(self.leases)
+
+    def yieldable(self) -> set[Key]:
+        """The tokens that only leases protect."""
+        others = self.locks.copy()
+        for lease in self.leases:
+            others.remove(lease)
+        return self.leased() - _covered(others)
+
+    def take_lease(
+        self, namespace: Namespace, prefix: Prefix, expiry: float, max_tokens: int
+    ) -> bool:
+        """Whether it is granted; a lease is a lock, and is listed among them too."""
+        if not 0 < len(prefix) <= max_tokens:
+            return False
+        self._keep_lease(namespace, prefix, expiry)
+        while len(self.leased()) > max_tokens:
+            self.end_lease(*self._next_lease(besides=(namespace, prefix)))
+        return True
+
+    def expire(self, now: float) -> None:
+        while self.leases and self.leases[self._next_lease()] <= now:
+            self.end_lease(*self._next_lease())
+
+    def make_room(self, num_missing: int) -> None:
+        while self.num_evictable() < num_missing and self.yieldable():
+            self.end_lease(*self._next_lease())
+
+    def end_lease(self, namespace: Namespace, prefix: Prefix) -> None:
+        del self.leases[namespace, prefix]
+        self.unlock(namespace, prefix)
+
+    def roll_back_leases(self, doomed: Callable[[Token], bool]) -> None:
+        for (namespace, prefix), expiry in list(self.leases.items()):
+            sound = prefix[: self.sound_len(namespace, prefix, doomed)]
+            if sound != prefix:
+                if sound:
+                    self._keep_lease(namespace, sound, expiry)
+                self.end_lease(namespace, prefix)
+
+    def _keep_lease(self, namespace: Namespace, prefix: Prefix, expiry: float) -> None:
+        if (namespace, prefix) not in self.leases:
+            self.lock(namespace, prefix)
+        self.leases[namespace, prefix] = max(expiry, self.leases.get((namespace, prefix), expiry))
+
+    def _next_lease(self, besides: Key | None = None) -> Key:
+        return min((key for key in self.leases if key != besides), key=self.leases.__getitem__)
 
     def lock(self, namespace: Namespace, prefix: Prefix) -> None:
         self.locks.append((namespace, prefix))
@@ -169,9 +221,9 @@ class Oracle:
         return start
 
     def _unlocked(self) -> set[Key]:
-        locked = {
-            (namespace, prefix[:end])
-            for namespace, prefix in self.locks
-            for end in range(1, len(prefix) + 1)
-        }
-        return self.tokens.keys() - locked
+        return self.tokens.keys() - _covered(self.locks)
+
+
+def _covered(prefixes: Iterable[Key]) -> set[Key]:
+    """The tokens on the ways to some prefixes."""
+    return {(ns, prefix[:end]) for ns, prefix in prefixes for end in range(1, len(prefix) + 1)}

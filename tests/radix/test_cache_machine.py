@@ -22,6 +22,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from espalier.radix.cache import Handle, RadixCache
 from espalier.radix.check import check
 from espalier.radix.eviction import LFU, LRU, EvictionStrategy, PriorityFirst, SizeAware
+from espalier.radix.leases import Leases
 from espalier.radix.picture import picture
 from espalier.radix.tree import Node, ancestry, subtree
 from espalier.radix.types import IntArray, Namespace
@@ -33,6 +34,7 @@ NUM_SLOTS = 14
 MAX_HOLDERS = 6
 MAX_IN_FLIGHT = 2
 MAX_WATCHED = 8
+MAX_LEASED = 8
 
 namespaces = st.sampled_from([(), ("ab", "c"), ("a", "bc")])
 runs = st.lists(st.integers(0, 2), min_size=1, max_size=6).map(tuple)
@@ -68,6 +70,8 @@ class CacheMachine(RuleBasedStateMachine):
         self.oracle = Oracle(ranking)
         self.watch = PrefixWatch(self.cache.tree)
         self.cache.observe(self.watch)
+        self.now = 0.0
+        self.leases = Leases(self.cache, max_tokens=MAX_LEASED, now=lambda: self.now)
         self.watched: list[tuple[Namespace, Prefix, Watched]] = []
         self.holders: list[Holder] = []
         self.loose: list[tuple[Namespace, Prefix, Handle]] = []
@@ -76,6 +80,7 @@ class CacheMachine(RuleBasedStateMachine):
         self.pending: list[tuple[int, int]] = []
         self.num_steps = 0
         self.num_evicted = 0
+        self.num_leases = 0
 
     def holder(self, pick: int) -> Holder:
         return self.holders[pick % len(self.holders)]
@@ -192,6 +197,32 @@ class CacheMachine(RuleBasedStateMachine):
         self.cache.note_use(holder.handle, priority)
         self.oracle.note_use(holder.namespace, holder.prefix, priority)
 
+    @rule(pick=picks)
+    def lease(self, pick: int) -> None:
+        """Whoever leaves may have its path kept for a time. No two leases expire at once."""
+        holder = self.holder(pick)
+        self.num_leases += 1
+        duration = (pick * 7 % 50) + 1 - self.num_leases / 1000
+        granted = self.oracle.take_lease(
+            holder.namespace, holder.prefix, self.now + duration, MAX_LEASED
+        )
+        assert self.leases.take(holder.handle, duration) == granted
+
+    @precondition(lambda self: self.oracle.leases)
+    @rule(passed=st.integers(0, 20))
+    def expire(self, passed: int) -> None:
+        self.now += passed
+        self.leases.expire()
+        self.oracle.expire(self.now)
+
+    @precondition(lambda self: self.oracle.leases)
+    @rule(n=st.integers(0, 16))
+    def make_room(self, n: int) -> None:
+        within_reach = n <= self.cache.num_available + self.cache.num_yieldable
+        self.oracle.make_room(n - self.cache.num_free)
+        self.leases.make_room(n)
+        assert (self.cache.num_available >= n) == within_reach
+
     @rule(pick=picks, n=st.integers(0, 8))
     def alloc(self, pick: int, n: int) -> None:
         self._alloc(self.holder(pick), n)
@@ -301,6 +332,8 @@ class CacheMachine(RuleBasedStateMachine):
     ) -> None:
         """Move every holder that stands on doomed ground, and release what it held beyond."""
         self.loose.clear()
+        self.leases.roll_back(doomed)
+        self.oracle.roll_back_leases(doomed_token)
         for holder in self.holders:
             anchor = self.cache.sound_ancestor(holder.handle, doomed)
             sound = self.oracle.sound_len(holder.namespace, holder.prefix, doomed_token)
@@ -367,7 +400,12 @@ class CacheMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_books_are_right(self) -> None:
-        check(self.cache, [holder.private for holder in self.holders])
+        check(self.cache, [holder.private for holder in self.holders], self.leases)
+        assert self.cache.num_leased == len(self.oracle.leased())
+        assert self.cache.num_yieldable == len(self.oracle.yieldable())
+        expiries = self.oracle.leases.values()
+        next_expiry_s = min(expiries) - self.now if expiries else None
+        assert self.leases.next_expiry_s == next_expiry_s and len(self.leases) == len(expiries)
         assert self.cache.num_cached == len(self.oracle.tokens)
         assert self.cache.num_evicted == self.num_evicted
         assert self.cache.num_evictable == self.oracle.num_evictable()
@@ -380,6 +418,7 @@ class CacheMachine(RuleBasedStateMachine):
         for holder in self.holders:
             self.cache.release(holder.private, after_step=None)
             self.cache.unlock(holder.handle)
+        self.leases.clear()
         self.cache.flush()
         assert not any(watched.length for _, _, watched in self.watched)
         for _, _, watched in self.watched:

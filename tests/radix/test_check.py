@@ -8,8 +8,9 @@ from typing import cast
 import numpy as np
 import pytest
 
-from espalier.radix.cache import RadixCache
+from espalier.radix.cache import Handle, RadixCache
 from espalier.radix.check import AccountingError, check
+from espalier.radix.leases import Leases
 from espalier.radix.slots import SlotState
 from espalier.radix.tree import Node
 from espalier.radix.types import IntArray
@@ -133,6 +134,14 @@ def forget_a_leaf(cache: RadixCache) -> None:
     cache.leaves.discard(node_of(cache, 3))
 
 
+def miscount_a_lease(cache: RadixCache) -> None:
+    node_of(cache, 1).lease_count = 1
+
+
+def lease_behind_its_back(cache: RadixCache) -> None:
+    cache.lease(Handle(node_of(cache, 3), 4))
+
+
 def drop_pending(cache: RadixCache) -> None:
     cache.pending.clear()
 
@@ -167,6 +176,9 @@ def trim_unbooked(cache: RadixCache) -> None:
         (forget_a_promise, "promised nodes"),
         (miss_a_step, "which is over"),
         (forget_a_leaf, "evictable leaves"),
+        (miscount_a_lease, "0 leases found, 1 counted"),
+        (miscount_a_lease, "leased tokens: found 2, counted 0"),
+        (lease_behind_its_back, "0 leases found, 1 counted"),
         (drop_pending, "PENDING: found"),
         (free_a_cached_slot, "do not make up the pool"),
         (trim_unbooked, "evictable tokens"),
@@ -180,3 +192,15 @@ def test_each_contradiction_is_found_and_drawn(
     with pytest.raises(AccountingError, match=message) as caught:
         check(cache, [private])
     assert "slots 12 =" in str(caught.value)
+
+
+def test_leases_must_be_those_that_are_shown() -> None:
+    cache, private = sample()
+    leases = Leases(cache, max_tokens=4, now=lambda: 0.0)
+    assert leases.take(cache.lock(Handle(node_of(cache, 3), 4)), 1.0)
+    check(cache, [private], leases)
+    with pytest.raises(AccountingError, match="0 leases found, 1 counted"):
+        check(cache, [private])
+    leases.max_tokens = 3
+    with pytest.raises(AccountingError, match="leased tokens: 4, but 3 at most"):
+        check(cache, [private], leases)
