@@ -94,6 +94,12 @@ class SchedulerConfig:
         value="weights",
         unset="all requests are one tenant's",
     )
+    max_leased_share: float = option(
+        0.25,
+        "how much of the KV pool may be leased by requests that have ended; leases yield to "
+        "requests that would go without slots",
+        value="share",
+    )
     new_token_reserve: float = option(
         0.5,
         "how much of its remaining output a running request is expected to need when another "
@@ -113,6 +119,7 @@ class SchedulerConfig:
         check_int("max_overlap_tokens", self.max_overlap_tokens, 0, 2**31 - 1)
         check_type("overlap", self.overlap, bool)
         check_type("radix_cache", self.radix_cache, bool)
+        check_float("max_leased_share", self.max_leased_share, 0.0, 1.0)
         check_float("new_token_reserve", self.new_token_reserve, 0.0, 1.0)
         if self.preemption_gap is not None:
             check_int("preemption_gap", self.preemption_gap, 1, 2**31 - 1)

@@ -94,16 +94,21 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     num_retractions: int = 0
 
 
+MAX_LEASE_S = 86_400.0
+
+
 class SchedulingHints(msgspec.Struct, frozen=True, kw_only=True):
     """What scheduling policies go by; changes when a request is computed, never its output.
 
     The higher `priority` goes first. `stages_left`: calls that the program still has to make
     one after another, this one included. `tenant`: who is charged, if shares are fair.
+    `lease_s`: how long after a good end what is computed stays cached, in [0, MAX_LEASE_S].
     """
 
     priority: int = 0
     stages_left: int = 1
     tenant: str = ""
+    lease_s: float = 0.0
 
 
 class TokenizedRequest(msgspec.Struct, frozen=True, kw_only=True):

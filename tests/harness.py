@@ -5,6 +5,7 @@ After every step the cache's books are recomputed from scratch.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -84,6 +85,7 @@ class Harness:
         kv_storage: KVStorage = "float32",
         num_threads: int = 2,
         backend_of: Callable[[AnyBackend], AnyBackend] = lambda backend: backend,
+        now: Callable[[], float] = time.monotonic,
         **options: Any,
     ) -> None:
         options = {"max_running_requests": 16, **options}
@@ -105,6 +107,7 @@ class Harness:
         self._vocabulary = vocabulary
         self._grammars = grammars
         self._check_books = check_books
+        self._now = now
         self.outcomes: dict[Key, Outcome] = {}
         self.scheduler = self._scheduler()
         self._next = 0
@@ -117,7 +120,13 @@ class Harness:
             )
             self._grammars = grammars
         return Scheduler(
-            self._config, self.cache, self.runner, grammars, self._vocabulary, self._deliver
+            self._config,
+            self.cache,
+            self.runner,
+            grammars,
+            self._vocabulary,
+            self._deliver,
+            now=self._now,
         )
 
     def wrap_runner(self, runner: Runner) -> None:
@@ -183,7 +192,7 @@ class Harness:
     def step(self) -> bool:
         worked = self.scheduler.step()
         if self._check_books:
-            check(self.cache, self.scheduler.private_slots())
+            check(self.cache, self.scheduler.private_slots(), self.scheduler.leases)
         return worked
 
     def run(self, max_steps: int = 100_000) -> None:
@@ -195,8 +204,9 @@ class Harness:
             assert len(outcome.finals) == 1, f"{key}: {len(outcome.finals)} final messages"
 
     def assert_drained(self) -> None:
-        """Nothing is held any more: every slot is free or cached, every row is back."""
-        check(self.cache)
+        """Nothing is held any more but by leases, and they alone hold what isn't evictable."""
+        check(self.cache, (), self.scheduler.leases)
         assert self.cache.num_in_use == 0 and self.cache.num_pending == 0
-        assert self.cache.num_evictable == self.cache.num_cached
+        assert self.cache.num_evictable + self.cache.num_yieldable == self.cache.num_cached
+        assert self.cache.num_yieldable == self.cache.num_leased
         assert self.scheduler.num_free_rows == self._config.max_running_requests

@@ -168,7 +168,8 @@ class _Load(Collector):
 
 
 def _gauges(stats: SchedulerStats) -> dict[str, tuple[str, float]]:
-    used = stats.pool_tokens - stats.free_tokens - stats.evictable_tokens
+    idle = stats.free_tokens + stats.evictable_tokens + stats.yieldable_tokens
+    used = stats.pool_tokens - idle
     return {
         "num_running_reqs": ("Requests that hold KV.", stats.num_running),
         "num_queue_reqs": ("Requests that wait.", stats.num_waiting - stats.num_compiling),
@@ -176,6 +177,11 @@ def _gauges(stats: SchedulerStats) -> dict[str, tuple[str, float]]:
         "num_used_tokens": ("KV slots that requests use.", used),
         "kv_available_tokens": ("KV slots that hold nothing.", stats.free_tokens),
         "kv_evictable_tokens": ("KV slots of cached, unused tokens.", stats.evictable_tokens),
+        "kv_leased_tokens": ("KV slots of tokens that leases keep.", stats.leased_tokens),
+        "kv_yieldable_tokens": (
+            "KV slots of leased, unused tokens, to be had before a request goes without.",
+            stats.yieldable_tokens,
+        ),
         "max_total_num_tokens": ("KV slots of the pool.", stats.pool_tokens),
         "token_usage": ("Share of the pool that requests use.", _share(used, stats.pool_tokens)),
         "cache_hit_rate": (

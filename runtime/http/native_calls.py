@@ -209,7 +209,7 @@ class _Options:
         )
         self._rids = self._spread_rids(body.rid, num)
         self._namespace = namespace_of(body.cache_salt, body.extra_key)
-        self._hints = hints_of(body.priority, body.stages_left, body.tenant)
+        self._hints = hints_of(body.priority, body.stages_left, body.tenant, body.lease)
         self._parsed: dict[int, tuple[SamplingParams, Constraint | None]] = {}
 
     def sampling_param(self, index: int) -> str:

@@ -60,7 +60,8 @@ class GenerateBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     In a batch, what has a list has one value for each prompt. `incremental_streaming_output`
     makes the events of a stream carry what is new instead of all so far. `cache_salt` and
     `extra_key` keep cached tokens apart. `priority`, `stages_left` and `tenant` are for the
-    scheduling policies that go by them.
+    scheduling policies that go by them; `lease` is for how many seconds after its end what
+    was computed stays cached.
     """
 
     text: str | list[str] | None = None
@@ -78,6 +79,7 @@ class GenerateBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     priority: int | None = None
     stages_left: int | None = None
     tenant: str | None = None
+    lease: float | None = None
 
     # Of what is logged and traced: changes no output.
     log_metrics: object = None

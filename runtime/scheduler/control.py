@@ -13,7 +13,7 @@ from .stats import SchedulerStats
 
 
 class FlushCache(msgspec.Struct, frozen=True):
-    """Forget every cached token that no request uses; answers how many those were."""
+    """Forget every cached token that no request uses, leased ones too; answers how many."""
 
     reply: Future[int]
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from espalier.radix.cache import Handle, RadixCache
+from espalier.radix.leases import Leases
 from espalier.radix.tree import Node, ancestry
 
 from .request import Phase, Request
@@ -35,11 +36,13 @@ class _Departure:
 class Holdings:
     """The books between requests, the radix cache and the table rows.
 
-    With `share` off nothing enters the tree: every slot is private to its request.
+    With `share` off nothing enters the tree: every slot is private to its request. `leases`
+    are of the same cache; they yield whenever a request would go without slots.
     """
 
-    def __init__(self, cache: RadixCache, num_rows: int, *, share: bool) -> None:
+    def __init__(self, cache: RadixCache, leases: Leases, num_rows: int, *, share: bool) -> None:
         self._cache = cache
+        self._leases = leases
         self._share = share
         self._free_rows = list(range(num_rows - 1, -1, -1))
         self._departures: deque[_Departure] = deque()
@@ -51,8 +54,8 @@ class Holdings:
 
     @property
     def num_available(self) -> int:
-        """Slots that are free or can be evicted now."""
-        return self._cache.num_available
+        """Slots that are free, or can be evicted now, if need be after leases have yielded."""
+        return self._cache.num_available + self._cache.num_yieldable
 
     def uncached_len(self, request: Request) -> int:
         """How many of a waiting request's tokens the tree does not hold now."""
@@ -65,7 +68,7 @@ class Holdings:
     def fits(self, request: Request, reserve: int) -> bool:
         """Whether `admit` would succeed now, a row apart."""
         handle = self._lock_match(request)
-        fits = self._cache.num_available >= request.num_ids - handle.length + reserve
+        fits = self.num_available >= request.num_ids - handle.length + reserve
         self._cache.unlock(handle)
         return fits
 
@@ -77,7 +80,7 @@ class Holdings:
         if not self._free_rows:
             return None
         handle = self._lock_match(request)
-        if self._cache.num_available < request.num_ids - handle.length + reserve:
+        if self.num_available < request.num_ids - handle.length + reserve:
             self._cache.unlock(handle)
             return None
         request.phase = Phase.RUNNING
@@ -118,11 +121,13 @@ class Holdings:
         """Slots for the next `num_new` tokens, computed by `step`; None if there are none.
 
         Tokens known at admission enter the tree at once, as promises; later ones, and those
-        that the tree has already, stay private.
+        that the tree has already, stay private. Leases yield as far as that needs.
         """
-        slots = self._cache.alloc(num_new)
-        if slots is None:
+        if num_new > self.num_available:
             return None
+        self._leases.make_room(num_new)
+        slots = self._cache.alloc(num_new)
+        assert slots is not None, f"{num_new} slots were available"
         start, end = request.kv_len, request.kv_len + num_new
         request.slots[start:end] = slots
         if self._may_promise(request, end):
@@ -148,8 +153,11 @@ class Holdings:
         """Whether a step that has not settled yet reads or fills what the request holds."""
         return request.last_step > self._settled_step
 
-    def leave(self, request: Request) -> None:
-        """Take back all that `request` holds; its settled tokens stay cached."""
+    def leave(self, request: Request, *, lease_s: float = 0.0) -> None:
+        """Take back all that `request` holds; its settled tokens stay cached.
+
+        They are leased for so long, if leases may be as many.
+        """
         tree_len, kv_len = request.tree_len, request.kv_len
         settled = max(request.settled_len, tree_len)
         after = request.last_step if self.touched_in_flight(request) else None
@@ -164,6 +172,8 @@ class Holdings:
         else:
             settled = tree_len
         self._cache.release(request.slots[settled:kv_len].copy(), after_step=after)
+        if lease_s > 0:
+            self._leases.take(handle, lease_s)
         priority = request.message.hints.priority
         departure = _Departure(request.last_step, handle, request.table_row, priority)
         if after is None:
@@ -171,6 +181,11 @@ class Holdings:
         else:
             self._departures.append(departure)
         request.vacated()
+
+    def flush(self) -> int:
+        """Forget all that no request uses, what is leased too; how many tokens those were."""
+        self._leases.clear()
+        return self._cache.flush()
 
     def settle(self, step: int) -> None:
         """`step` is over: its promises are kept, and what waited for it goes back."""
@@ -216,8 +231,9 @@ class Holdings:
         """All steps up to `last_step` are over; those not settled have failed.
 
         Withdraws the nodes that those promised and the doomed ones. Every request that held
-        such a node has been rolled back before.
+        such a node has been rolled back before; leases on them end here.
         """
+        self._leases.roll_back(doomed)
         for departure in self._departures:
             self._depart(departure)
         self._departures.clear()

@@ -8,12 +8,14 @@ never text.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 
 from espalier.radix.cache import RadixCache
+from espalier.radix.leases import Leases
 
 from ..config import SchedulerConfig
 from ..grammar.service import GrammarService
@@ -64,7 +66,10 @@ class _Flight:
 
 
 class Scheduler:
-    """Runs requests in steps; everything but `inbox` and `stats` belongs to one thread."""
+    """Runs requests in steps; everything but `inbox` and `stats` belongs to one thread.
+
+    `now` is the leases' clock, in seconds.
+    """
 
     def __init__(
         self,
@@ -74,6 +79,8 @@ class Scheduler:
         grammars: GrammarService,
         vocabulary: Vocabulary,
         channel: Channel,
+        *,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         self.inbox: SimpleQueue[Message] = SimpleQueue()
         self._config = config
@@ -83,7 +90,11 @@ class Scheduler:
         self._grammars = grammars
         self._vocabulary = vocabulary
         self._channel = channel
-        self._holdings = Holdings(cache, config.max_running_requests, share=config.radix_cache)
+        max_leased = int(config.max_leased_share * cache.num_slots)
+        self.leases = Leases(cache, max_tokens=max_leased, now=now)
+        self._holdings = Holdings(
+            cache, self.leases, config.max_running_requests, share=config.radix_cache
+        )
         self._goals = ServiceGoals(config.slo_ttft_s, config.slo_itl_s)
         self._planner = Planner(config, self._holdings, self._goals)
         self._waiting = WaitingQueue(
@@ -111,6 +122,7 @@ class Scheduler:
     def step(self, *, wait: bool = False) -> bool:
         """One round of the loop; whether there was anything to do. `wait`: sleep when idle."""
         self._ingest(wait=wait and self.idle)
+        self.leases.expire()
         if self.idle:
             self._emit()
             return False
@@ -145,6 +157,8 @@ class Scheduler:
             pool_tokens=self._cache.num_slots,
             free_tokens=self._cache.num_free,
             evictable_tokens=self._cache.num_evictable,
+            leased_tokens=self._cache.num_leased,
+            yieldable_tokens=self._cache.num_yieldable,
         )
 
     @property
@@ -158,8 +172,9 @@ class Scheduler:
     # -- messages in ---------------------------------------------------------------------
 
     def _ingest(self, *, wait: bool) -> None:
+        """Take what is in the inbox. `wait`: until there is something or a lease expires."""
         try:
-            message = self.inbox.get() if wait else self.inbox.get_nowait()
+            message = self.inbox.get(wait, self.leases.next_expiry_s)
             while True:
                 self._take(message)
                 message = self.inbox.get_nowait()
@@ -180,6 +195,7 @@ class Scheduler:
             case FlushCache(reply):
                 self._flush(reply)
             case ReportStats(tell):
+                self.leases.expire()
                 tell(self.stats)
             case Shutdown():
                 self._stopping = True
@@ -187,7 +203,7 @@ class Scheduler:
 
     def _flush(self, reply: Future[int]) -> None:
         try:
-            reply.set_result(self._cache.flush())
+            reply.set_result(self._holdings.flush())
         except BaseException as error:
             reply.set_exception(error)
             raise
@@ -318,7 +334,9 @@ class Scheduler:
         """Send the one final message of a request and take back what it holds."""
         self._unlist(request)
         if request.phase in (Phase.RUNNING, Phase.RETRACTING):
-            self._holdings.leave(request)
+            ended_well = end.reason.kind in ("stop", "length")
+            lease_s = request.message.hints.lease_s if ended_well else 0.0
+            self._holdings.leave(request, lease_s=lease_s)
         request.phase = Phase.ENDED
         self._totals.prompt += request.prompt_len
         self._totals.cached += request.num_cached

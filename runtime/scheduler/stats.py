@@ -12,8 +12,9 @@ class SchedulerStats:
     num_computed_tokens: tokens that forward passes computed. num_prompt_tokens and
     num_cached_tokens: prompt tokens of the requests that have ended, and how many of them
     came from the cache. num_waiting: queued, those whose grammar is being compiled
-    included. pool_tokens is the size of the KV pool, of which free_tokens hold nothing and
-    evictable_tokens are cached and used by no request.
+    included. pool_tokens is the size of the KV pool, of which free_tokens hold nothing,
+    evictable_tokens are cached and used by no request, and leased_tokens are kept by leases;
+    of those, yieldable_tokens are used by no request either.
     """
 
     num_forward_passes: int = 0
@@ -29,6 +30,8 @@ class SchedulerStats:
     pool_tokens: int = 0
     free_tokens: int = 0
     evictable_tokens: int = 0
+    leased_tokens: int = 0
+    yieldable_tokens: int = 0
 
 
 @dataclass(slots=True)

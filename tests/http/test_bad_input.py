@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 from starlette.requests import Request
 from starlette.responses import Response
 
+from espalier.runtime.errors import InvalidRequest
+from espalier.runtime.http.namespaces import hints_of
 from tests.http_serving import MAX_OPEN, Serving, serving
 from tests.inprocess import CONTEXT_LEN
 
@@ -249,12 +252,23 @@ OTHERS: list[tuple[dict[str, Any], str]] = [
     ({"priority": 0.5}, "priority"),
     ({"stages_left": 0}, "stages_left"),
     ({"tenant": 5}, "tenant"),
+    ({"lease": -1}, "lease"),
+    ({"lease": 86_401}, "lease"),
+    ({"lease": "long"}, "lease"),
 ]
 
 
 @pytest.mark.parametrize(("fields", "param"), OTHERS, ids=lambda v: repr(v)[:60])
 def test_other_fields(server: Serving, fields: dict[str, Any], param: str) -> None:
     refused(server, "/generate", {**IDS, **fields}, 400, param)
+
+
+@pytest.mark.parametrize("lease", [math.nan, math.inf, -math.inf, -0.5, 86_400.5])
+def test_a_lease_is_a_finite_time_of_a_day_at_most(lease: float) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        hints_of(None, None, None, lease)
+    assert caught.value.param == "lease"
+    assert hints_of(None, None, None, 86_400).lease_s == 86_400
 
 
 OTHER_ROUTES: list[tuple[str, object, int, str | None]] = [

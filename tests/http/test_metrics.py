@@ -75,17 +75,21 @@ def test_the_schedulers_part() -> None:
         pool_tokens=1000,
         free_tokens=300,
         evictable_tokens=200,
+        leased_tokens=90,
+        yieldable_tokens=50,
     )
     found = values(Metrics().render(stats))
     for name, value in {
         "num_running_reqs": 3,
         "num_queue_reqs": 3,
         "num_grammar_queue_reqs": 2,
-        "num_used_tokens": 500,
+        "num_used_tokens": 450,
         "max_total_num_tokens": 1000,
         "kv_available_tokens": 300,
         "kv_evictable_tokens": 200,
-        "token_usage": 0.5,
+        "kv_leased_tokens": 90,
+        "kv_yieldable_tokens": 50,
+        "token_usage": 0.45,
         "cache_hit_rate": 0.25,
         "num_retractions_total": 7,
     }.items():

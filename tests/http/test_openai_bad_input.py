@@ -90,6 +90,8 @@ COMMON: list[tuple[dict[str, object], int, str | None]] = [
     ({"choices": []}, 400, "choices"),
     ({"choices": "yes"}, 400, "choices"),
     ({"rid": 5}, 400, "rid"),
+    ({"lease": -1}, 400, "lease"),
+    ({"lease": 86_401}, 400, "lease"),
 ]
 
 ONLY_CHAT: list[tuple[dict[str, object], int, str | None]] = [

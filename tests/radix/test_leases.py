@@ -10,14 +10,7 @@ from espalier.radix.cache import Handle, RadixCache
 from espalier.radix.check import check
 from espalier.radix.leases import Leases
 from espalier.radix.types import IntArray
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.fakes import ManualClock
 
 
 def array(ids: Sequence[int]) -> IntArray:
@@ -45,8 +38,8 @@ def holds(cache: RadixCache, ids: Sequence[int]) -> bool:
     return cache.match_prefix((), array(ids)).length == len(ids)
 
 
-def small(num_slots: int = 16, max_tokens: int = 8) -> tuple[RadixCache, Leases, Clock]:
-    clock = Clock()
+def small(num_slots: int = 16, max_tokens: int = 8) -> tuple[RadixCache, Leases, ManualClock]:
+    clock = ManualClock()
     cache = RadixCache(num_slots)
     return cache, Leases(cache, max_tokens=max_tokens, now=clock), clock
 

@@ -1,4 +1,4 @@
-"""Random loads with failing steps, NaN, aborts, flushes and tiny pools, against lone runs.
+"""Random loads with failing steps, NaN, aborts, flushes, leases and tiny pools, against lone runs.
 
 Whoever is not aborted and does not ask for NaN gets the ids that it gets alone.
 """
@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from espalier.runtime.messages import LogprobOptions
+from espalier.runtime.messages import LogprobOptions, SchedulingHints
 from espalier.runtime.scheduler.control import FlushCache
-from tests.fakes import byte_vocabulary, tiny_config, tiny_weights
+from tests.fakes import ManualClock, byte_vocabulary, tiny_config, tiny_weights
 from tests.harness import Harness, Outcome
 from tests.near_ties import explain_difference
 from tests.runtime.test_scheduler_faults import (
@@ -32,6 +32,7 @@ WEIGHTS = replace(weights_with_a_bad_token(), head_VD=HEAD)
 def test_a_random_load(seed: int) -> None:
     rng = random.Random(seed)
     jobs = _jobs(rng)
+    clock = ManualClock()
     longest = max(len(prompt) + sampling["max_new_tokens"] for prompt, sampling in jobs)
     harness = Harness(
         CONFIG,
@@ -44,10 +45,12 @@ def test_a_random_load(seed: int) -> None:
         max_running_requests=rng.choice([2, 8]),
         policy=rng.choice(["lpm", "fcfs"]),
         radix_cache=rng.random() < 0.9,
+        max_leased_share=rng.choice([0.0, 0.25, 1.0]),
+        now=clock,
     )
     if rng.random() < 0.4:
         harness.wrap_runner(FailingRunner(harness.runner, at=rng.randrange(40)))
-    outcomes = _run(rng, harness, jobs)
+    outcomes = _run(rng, harness, clock, jobs)
     harness.assert_drained()
     harness.close()
     for outcome in outcomes:
@@ -73,13 +76,18 @@ def _jobs(rng: random.Random) -> list[tuple[list[int], dict[str, Any]]]:
 
 
 def _run(
-    rng: random.Random, harness: Harness, jobs: list[tuple[list[int], dict[str, Any]]]
+    rng: random.Random,
+    harness: Harness,
+    clock: ManualClock,
+    jobs: list[tuple[list[int], dict[str, Any]]],
 ) -> list[Outcome]:
     outcomes: list[Outcome] = []
     for prompt, sampling in jobs:
-        outcomes.append(harness.submit(prompt, **sampling))
+        hints = SchedulingHints(lease_s=rng.choice([0.0, 0.0, 2.0, 50.0]))
+        outcomes.append(harness.submit(prompt, hints=hints, **sampling))
         for _ in range(rng.randrange(4)):
             harness.step()
+            clock.now += 1
         if rng.random() < 0.1:
             harness.abort(rng.choice(outcomes).request.rid)
         if rng.random() < 0.1:

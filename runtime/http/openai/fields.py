@@ -66,6 +66,7 @@ class CommonBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     extra_key: str | None = None
     priority: int | None = None
     stages_left: int | None = None
+    lease: float | None = None
     user: str | None = None  # the tenant that is charged, if shares are fair
 
     # Known, not served.

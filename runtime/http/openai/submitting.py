@@ -115,7 +115,7 @@ class _Asked:
 
     def _call(self, prompt: list[int], limits: RequestLimits) -> GenerateCall:
         check_prompt_len(len(prompt), limits, self.names.prompt)
-        room = room_for_output(len(prompt), limits)
+        body, room = self.body, room_for_output(len(prompt), limits)
         if self.length is not None:
             check_room(len(prompt), self.length, limits, self.names.renamed["max_new_tokens"])
             max_new_tokens = self.length
@@ -123,11 +123,11 @@ class _Asked:
             max_new_tokens = room if self.default_len is None else min(self.default_len, room)
         return GenerateCall(
             input_ids=prompt,
-            sampling=sampling_of(self.body, max_new_tokens),
+            sampling=sampling_of(body, max_new_tokens),
             constraint=self.constraint,
             logprobs=self.logprobs,
-            namespace=namespace_of(self.body.cache_salt, self.body.extra_key),
-            hints=hints_of(self.body.priority, self.body.stages_left, self.body.user),
+            namespace=namespace_of(body.cache_salt, body.extra_key),
+            hints=hints_of(body.priority, body.stages_left, body.user, body.lease),
         )
 
 
