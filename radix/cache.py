@@ -58,6 +58,7 @@ class RadixCache:
         self._num_leased = 0
         self._num_yieldable = 0
         self._num_evicted = 0
+        self._num_runs = 0
         self._clock = 0
 
     @property
@@ -321,7 +322,9 @@ class RadixCache:
             end=handle.length + len(ids),
             step=step,
             lock_count=1,
+            run=self._num_runs,
         )
+        self._num_runs += 1
         attach(node)
         self.pool.move(node.slots, SlotState.IN_USE, SlotState.CACHED)
         if step is not None:
@@ -362,7 +365,7 @@ class RadixCache:
                 slots = trim(leaf, n)
                 self._num_evictable -= n
                 for observer in self._observers:
-                    observer.trimmed(leaf)
+                    observer.trimmed(leaf, n)
             else:
                 slots = leaf.slots
                 self._remove(leaf)

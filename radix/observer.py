@@ -18,8 +18,8 @@ class TreeObserver(Protocol):
         """`lower` has kept its identity and given the first part of its run to `upper`."""
         ...
 
-    def trimmed(self, leaf: Node) -> None:
-        """The last tokens of a leaf are gone; some are left."""
+    def trimmed(self, leaf: Node, num_tokens: int) -> None:
+        """The last `num_tokens` tokens of a leaf are gone; some are left."""
         ...
 
     def detached(self, leaf: Node, parent: Node) -> None:

@@ -28,7 +28,8 @@ class Node:
 
     `key` and `slots` are the node's own arrays, replaced and never written to.
     `lock_count` counts the locked handles at or below this node, so child <= parent;
-    `lease_count` those of them that are leases.
+    `lease_count` those of them that are leases. `run` numbers what came into the tree at once,
+    of which a split makes two nodes.
     """
 
     key: IntArray
@@ -44,6 +45,7 @@ class Node:
     """By the first id of the child's key."""
     lock_count: int = 0
     lease_count: int = 0
+    run: int = -1
     last_access: int = 0
     """Logical time at which the last lock on this node was given up."""
     use_count: int = 0
@@ -225,6 +227,7 @@ def split(node: Node, length: int) -> Node:
         step=node.step,
         lock_count=node.lock_count,
         lease_count=node.lease_count,
+        run=node.run,
         last_access=node.last_access,
         use_count=node.use_count,
         priority=node.priority,

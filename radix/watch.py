@@ -104,7 +104,7 @@ class PrefixWatch:
             self._unpark(group)
             self._park(group, upper)
 
-    def trimmed(self, leaf: Node) -> None:
+    def trimmed(self, leaf: Node, num_tokens: int) -> None:
         """Groups that had matched what is gone fall back to what is left."""
         spots = self._spots.get(leaf, {})
         self._fall_back([g for g in spots.values() if g.length > leaf.end], leaf, leaf.end)

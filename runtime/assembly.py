@@ -20,6 +20,7 @@ from .runner.protocol import Runner
 from .scheduler.limits import RequestLimits
 from .scheduler.sampling_rows import Vocabulary
 from .scheduler.scheduler import Channel, Scheduler
+from .scheduler.tree_journal import TreeJournal
 
 logger = logging.getLogger(__name__)
 
@@ -40,8 +41,13 @@ class Assembly:
         self.grammars.close()
 
 
-def assemble(config: EngineConfig, model: Model, channel: Channel) -> Assembly:
-    """Build a scheduler over a loaded model; several may share one model's weights."""
+def assemble(
+    config: EngineConfig, model: Model, channel: Channel, journal: TreeJournal | None = None
+) -> Assembly:
+    """Build a scheduler over a loaded model; several may share one model's weights.
+
+    A `journal` is told of all changes of its cache, from the beginning on.
+    """
     context_len = _context_len(config, model.config)
     num_slots = _num_slots(config, model.config, context_len)
     limits = RequestLimits(context_len, num_slots, model.tokenizer.vocab_size)
@@ -54,6 +60,8 @@ def assemble(config: EngineConfig, model: Model, channel: Channel) -> Assembly:
         num_threads=config.num_threads,
     )
     cache = RadixCache(num_slots, strategy=strategy_of(config.scheduler.eviction))
+    if journal is not None:
+        cache.observe(journal)
     vocabulary = Vocabulary(
         width=model.config.vocab_size,
         size=model.tokenizer.vocab_size,
@@ -68,7 +76,9 @@ def assemble(config: EngineConfig, model: Model, channel: Channel) -> Assembly:
         deadline_s=config.compile_deadline_s,
     )
     runner = DeviceRunner(backend)
-    scheduler = Scheduler(config.scheduler, cache, runner, grammars, vocabulary, channel)
+    scheduler = Scheduler(
+        config.scheduler, cache, runner, grammars, vocabulary, channel, journal=journal
+    )
     logger.info("KV pool: %d tokens of %s", num_slots, config.kv_storage)
     return Assembly(scheduler, limits, runner, grammars, cache)
 

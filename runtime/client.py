@@ -14,7 +14,14 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from .errors import InvalidRequest, Unavailable
-from .ipc.to_scheduler import Abort, FlushCache, ReportStats, SchedulerNews, Submit
+from .ipc.to_scheduler import (
+    Abort,
+    FlushCache,
+    ReportStats,
+    SchedulerNews,
+    SendSnapshot,
+    Submit,
+)
 from .ipc.to_tokenizer import CacheFlushed, StatsReport, TextBatch, TokenizerNews
 from .messages import FinishReason, TokenizedRequest, TokenLogprob
 from .programs.backend import GenerateCall, GenerateChunk, RoleMarkers, TextPiece
@@ -205,6 +212,11 @@ class RuntimeClient:
     async def flush_cache(self, timeout_s: float = 60.0) -> int:
         """Forget every cached token that no request uses; returns how many those were."""
         return await self._ask(FlushCache, self._flushes, timeout_s)
+
+    def send_snapshot(self) -> None:
+        """Have the scheduler tell those who follow its cache all that it holds."""
+        _ = self.limits  # raises while there is no scheduler
+        self._post(SendSnapshot(self._epoch))
 
     async def stats(self, timeout_s: float = 60.0) -> SchedulerStats:
         """The scheduler's, as of its next step. Raises `Unavailable` after `timeout_s`."""

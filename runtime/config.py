@@ -251,6 +251,13 @@ class ServerConfig:
     watchdog_timeout_s: float = option(
         120.0, "a process that does not answer for so long is replaced", value="seconds"
     )
+    kv_events: str | None = option(
+        None,
+        "where to publish what the KV cache holds, as it changes (docs/kv-events.md): "
+        "tcp://address:port or ipc://path",
+        value="endpoint",
+        unset="nothing is published",
+    )
     log_level: LogLevel = option("warning", "of all processes, to standard error")
     engine: EngineConfig = EngineConfig()
 
@@ -272,6 +279,12 @@ class ServerConfig:
         check_int("max_body_bytes", self.max_body_bytes, 1, 2**31 - 1)
         check_float("drain_timeout_s", self.drain_timeout_s, 0.0, 86_400.0)
         check_float("watchdog_timeout_s", self.watchdog_timeout_s, 1.0, 86_400.0)
+        _check_text("kv_events", self.kv_events)
+        if self.kv_events is not None and not self.kv_events.startswith(("tcp://", "ipc://")):
+            raise InvalidRequest(
+                f"kv_events must be tcp://address:port or ipc://path, not {self.kv_events!r}",
+                param="kv_events",
+            )
         _check_choice("log_level", self.log_level, get_args(LogLevel))
         check_type("engine", self.engine, EngineConfig)
         self.engine.validate()

@@ -38,6 +38,7 @@ from espalier.runtime.runner.protocol import Runner
 from espalier.runtime.sampling.params import SamplingParams
 from espalier.runtime.scheduler.sampling_rows import Vocabulary
 from espalier.runtime.scheduler.scheduler import Scheduler
+from espalier.runtime.scheduler.tree_journal import TreeJournal
 
 Key = tuple[str, int]
 
@@ -86,6 +87,7 @@ class Harness:
         num_threads: int = 2,
         backend_of: Callable[[AnyBackend], AnyBackend] = lambda backend: backend,
         now: Callable[[], float] = time.monotonic,
+        journal: TreeJournal | None = None,
         **options: Any,
     ) -> None:
         options = {"max_running_requests": 16, **options}
@@ -108,6 +110,9 @@ class Harness:
         self._grammars = grammars
         self._check_books = check_books
         self._now = now
+        self._journal = journal
+        if journal is not None:
+            self.cache.observe(journal)
         self.outcomes: dict[Key, Outcome] = {}
         self.scheduler = self._scheduler()
         self._next = 0
@@ -127,6 +132,7 @@ class Harness:
             self._vocabulary,
             self._deliver,
             now=self._now,
+            journal=self._journal,
         )
 
     def wrap_runner(self, runner: Runner) -> None:

@@ -1,4 +1,4 @@
-"""Routes that change what runs: aborting requests, flushing the cache."""
+"""Routes that change what runs: aborting requests, flushing the cache, asking for events."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ class AbortBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 def add_control_routes(app: FastAPI, service: Service) -> None:
-    """`/flush_cache` and `/abort_request`."""
+    """`/flush_cache`, `/abort_request` and `/kv_events/snapshot`."""
     routes = _ControlRoutes(service)
     app.add_route("/flush_cache", routes.flush_cache, methods=["GET", "POST"])
     app.add_route("/abort_request", routes.abort_request, methods=["POST"])
+    app.add_route("/kv_events/snapshot", routes.send_snapshot, methods=["POST"])
 
 
 class _ControlRoutes:
@@ -35,6 +36,14 @@ class _ControlRoutes:
         """Forget every cached token that no request uses."""
         num_tokens = await until_disconnect(request, self._service.client.flush_cache())
         return JsonResponse({"success": True, "num_flushed_tokens": num_tokens})
+
+    async def send_snapshot(self, request: Request) -> Response:
+        """Have all that the cache holds published as events; it comes after this answer or
+        before it."""
+        if self._service.config.kv_events is None:
+            raise InvalidRequest("events are published only where --kv-events is set")
+        self._service.client.send_snapshot()
+        return JsonResponse({"success": True})
 
     async def abort_request(self, request: Request) -> Response:
         """End requests with an abort; that there is none of that name is no error."""

@@ -1,4 +1,4 @@
-"""Mailboxes and the way into them: bounded ZeroMQ queues in a private directory.
+"""Mailboxes and the way into them, and broadcasts: bounded ZeroMQ queues.
 
 A process owns one mailbox (PULL, bound); whoever writes to it has a postbox (PUSH). No send
 waits for ever: it says that the queue is full, or asks whether to go on waiting.
@@ -12,6 +12,7 @@ from typing import Generic, TypeVar
 
 import zmq
 
+from ..errors import LaunchError
 from .wire import Wire
 
 T = TypeVar("T")
@@ -89,3 +90,25 @@ class Postbox(Generic[T]):
     def close(self, linger_s: float = 0.0) -> None:
         """Forget what is still queued after `linger_s`."""
         self._socket.close(linger=int(linger_s * 1000))
+
+
+class Broadcast(Generic[T]):
+    """Messages for anybody who subscribes; for one thread.
+
+    Never waits: a subscriber whose queue is full misses what is sent then.
+    """
+
+    def __init__(self, context: Context, endpoint: str, wire: Wire[T]) -> None:
+        """Raises `LaunchError` where `endpoint` can't be bound."""
+        self._socket = context.socket(zmq.PUB)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.set_hwm(MAX_QUEUED_MESSAGES)
+        try:
+            self._socket.bind(endpoint)
+        except zmq.ZMQError as error:
+            self._socket.close()
+            raise LaunchError(f"nothing can be published at {endpoint}: {error}") from None
+        self._wire = wire
+
+    def send(self, message: T) -> None:
+        self._socket.send(self._wire.encode(message), zmq.NOBLOCK)

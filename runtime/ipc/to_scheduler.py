@@ -36,5 +36,11 @@ class ReportStats(msgspec.Struct, frozen=True, tag=True):
     call: int
 
 
-SchedulerNews = Submit | Abort | FlushCache | ReportStats
+class SendSnapshot(msgspec.Struct, frozen=True, tag=True):
+    """Tell those who follow the cache all that it holds."""
+
+    epoch: int
+
+
+SchedulerNews = Submit | Abort | FlushCache | ReportStats | SendSnapshot
 WIRE: Wire[SchedulerNews] = Wire(SchedulerNews)

@@ -16,7 +16,7 @@ from typing import Generic, Literal, NamedTuple, TypeVar
 import zmq
 
 from ..ipc import orders, to_launcher
-from ..ipc.sockets import Context, Mailbox, Postbox
+from ..ipc.sockets import Broadcast, Context, Mailbox, Postbox
 from ..ipc.to_launcher import Hello
 from ..ipc.wire import PROTOCOL, Wire
 
@@ -67,6 +67,10 @@ class Line(Generic[N]):
     def to(self, role: Role, wire: Wire[T]) -> Postbox[T]:
         """A postbox for the calling thread."""
         return Postbox(self._context, news_path(self._directory, role), wire)
+
+    def broadcast(self, endpoint: str, wire: Wire[T]) -> Broadcast[T]:
+        """A way out to anybody, for the calling thread. Raises `LaunchError`."""
+        return Broadcast(self._context, endpoint, wire)
 
     def report_for_duty(self) -> int:
         """Say hello to the launcher; the epoch in which this process begins.

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import threading
 from functools import partial
 
 from ..assembly import assemble
-from ..ipc import to_detokenizer, to_scheduler, to_tokenizer
+from ..ipc import to_detokenizer, to_scheduler, to_subscribers, to_tokenizer
 from ..ipc.orders import NewEpoch, Order, Ping, Stop
 from ..ipc.to_detokenizer import TokenBatch
 from ..ipc.to_launcher import Pong, Ready
@@ -16,6 +17,7 @@ from ..ipc.to_tokenizer import CacheFlushed, StatsReport
 from ..loading import Model
 from ..scheduler.control import ReportStats, Shutdown
 from ..scheduler.link import SchedulerLink
+from ..scheduler.tree_journal import TreeJournal
 from .child import Settings
 from .line import Line
 
@@ -39,7 +41,10 @@ class SchedulerProcess:
         self._tokens = line.to("detokenizer", to_detokenizer.WIRE)
         self._answers = line.to("tokenizer", to_tokenizer.WIRE)
         self._assembly = assemble(
-            settings.config.engine, model, lambda outputs: self._link.send_outputs(outputs)
+            settings.config.engine,
+            model,
+            lambda outputs: self._link.send_outputs(outputs),
+            _journal(line, settings.config.kv_events),
         )
         self._inbox = self._assembly.scheduler.inbox
         self._link = SchedulerLink(epoch, self._inbox, self._send_tokens, self._send_answer)
@@ -101,3 +106,10 @@ class SchedulerProcess:
                 self._inbox.put(Shutdown())
             case _:
                 raise AssertionError(f"not an order for the scheduler: {order}")
+
+
+def _journal(line: Line[to_scheduler.SchedulerNews], endpoint: str | None) -> TreeJournal | None:
+    """What is published at `endpoint`, in an epoch of this process's own."""
+    if endpoint is None:
+        return None
+    return TreeJournal(secrets.randbits(63), line.broadcast(endpoint, to_subscribers.WIRE).send)

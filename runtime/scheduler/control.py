@@ -24,6 +24,10 @@ class ReportStats(msgspec.Struct, frozen=True):
     reply: Callable[[SchedulerStats], None]
 
 
+class SendSnapshot(msgspec.Struct, frozen=True):
+    """Tell those who follow the cache all that it holds, if a journal of it is kept."""
+
+
 class AbortAll(msgspec.Struct, frozen=True):
     """End every request with an abort; `why` is what their clients are told."""
 
@@ -42,5 +46,12 @@ class GrammarReady(msgspec.Struct, frozen=True):
 
 
 Message = (
-    SubmitRequests | AbortRequest | AbortAll | FlushCache | ReportStats | GrammarReady | Shutdown
+    SubmitRequests
+    | AbortRequest
+    | AbortAll
+    | FlushCache
+    | ReportStats
+    | SendSnapshot
+    | GrammarReady
+    | Shutdown
 )

@@ -16,7 +16,7 @@ from ..ipc.orders import NewEpoch
 from ..ipc.to_detokenizer import TextStart, TokenBatch
 from ..ipc.to_tokenizer import CacheFlushed, StatsReport
 from ..messages import AbortRequest, SubmitRequests, TokenOutput
-from .control import AbortAll, FlushCache, Message, ReportStats
+from .control import AbortAll, FlushCache, Message, ReportStats, SendSnapshot
 from .stats import SchedulerStats
 
 
@@ -66,6 +66,8 @@ class SchedulerLink:
                 self._inbox.put(FlushCache(self._flush_reply(epoch, call)))
             case wire.ReportStats(epoch, call):
                 self._inbox.put(ReportStats(self._stats_reply(epoch, call)))
+            case wire.SendSnapshot():
+                self._inbox.put(SendSnapshot())
             case NewEpoch():
                 pass
 

@@ -29,7 +29,15 @@ from ..messages import (
     Usage,
 )
 from ..runner.protocol import LaunchedStep, Runner
-from .control import AbortAll, FlushCache, GrammarReady, Message, ReportStats, Shutdown
+from .control import (
+    AbortAll,
+    FlushCache,
+    GrammarReady,
+    Message,
+    ReportStats,
+    SendSnapshot,
+    Shutdown,
+)
 from .ends import End, EndMatcher
 from .holdings import Holdings
 from .planner import Planner
@@ -41,6 +49,7 @@ from .settling import NO_NEWS, Settlement, settle_row
 from .slo import ServiceGoals
 from .stats import SchedulerStats, Totals
 from .step import IntArray
+from .tree_journal import TreeJournal
 from .waiting import WaitingQueue
 
 logger = logging.getLogger(__name__)
@@ -68,7 +77,7 @@ class _Flight:
 class Scheduler:
     """Runs requests in steps; everything but `inbox` and `stats` belongs to one thread.
 
-    `now` is the leases' clock, in seconds.
+    `now` is the leases' clock, in seconds. A `journal` observes the cache already.
     """
 
     def __init__(
@@ -81,6 +90,7 @@ class Scheduler:
         channel: Channel,
         *,
         now: Callable[[], float] = time.monotonic,
+        journal: TreeJournal | None = None,
     ) -> None:
         self.inbox: SimpleQueue[Message] = SimpleQueue()
         self._config = config
@@ -90,6 +100,7 @@ class Scheduler:
         self._grammars = grammars
         self._vocabulary = vocabulary
         self._channel = channel
+        self._journal = journal
         max_leased = int(config.max_leased_share * cache.num_slots)
         self.leases = Leases(cache, max_tokens=max_leased, now=now)
         self._holdings = Holdings(
@@ -197,6 +208,9 @@ class Scheduler:
             case ReportStats(tell):
                 self.leases.expire()
                 tell(self.stats)
+            case SendSnapshot():
+                if self._journal is not None:
+                    self._journal.publish_all(self._cache.tree)
             case Shutdown():
                 self._stopping = True
                 self._abort(lambda _: True, "the engine is shutting down")
@@ -438,3 +452,5 @@ class Scheduler:
         if self._outputs:
             outputs, self._outputs = self._outputs, []
             self._channel(outputs)
+        if self._journal is not None:
+            self._journal.publish()

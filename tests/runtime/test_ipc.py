@@ -15,8 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from espalier.runtime.errors import LaunchError
 from espalier.runtime.ipc import orders, to_scheduler
-from espalier.runtime.ipc.sockets import MAX_QUEUED_MESSAGES, Context, Mailbox, Postbox
+from espalier.runtime.ipc.sockets import MAX_QUEUED_MESSAGES, Broadcast, Context, Mailbox, Postbox
 from espalier.runtime.ipc.to_scheduler import Abort, Submit
 from espalier.runtime.ipc.wire import Wire
 from espalier.runtime.messages import (
@@ -143,3 +144,31 @@ def test_a_mailbox_bound_again_is_found_again(context: Context, tmp_path: Path) 
             assert monotonic() < deadline, "the mailbox was not found again"
             postbox.try_send(orders.Ping(number))
         mailbox.close()
+
+
+def test_a_broadcast_waits_for_nobody(context: Context, tmp_path: Path) -> None:
+    """Without subscribers, and with one that reads nothing, all sends return; what the reader
+    gets then is a beginning of what was sent, in order."""
+    endpoint = f"ipc://{tmp_path}/events"
+    broadcast = Broadcast(context, endpoint, orders.WIRE)
+    broadcast.send(orders.Ping(-1))
+    reader = context.socket(zmq.SUB)
+    reader.set_hwm(10)
+    reader.subscribe(b"")
+    reader.connect(endpoint)
+    while not reader.poll(10):
+        broadcast.send(orders.Ping(0))
+    padding = "x" * 10_000
+    for number in range(1, 5 * MAX_QUEUED_MESSAGES):
+        broadcast.send(orders.NewEpoch(number, padding))
+    got: list[int] = []
+    while reader.poll(1000):
+        order = orders.WIRE.decode(reader.recv())
+        if isinstance(order, orders.NewEpoch):
+            got.append(order.epoch)
+    assert got == sorted(got) and 0 < len(got) < 5 * MAX_QUEUED_MESSAGES - 1
+
+
+def test_a_broadcast_that_cannot_be_bound_says_where(context: Context) -> None:
+    with pytest.raises(LaunchError, match="ipc:///nowhere/at/all"):
+        Broadcast(context, "ipc:///nowhere/at/all", orders.WIRE)
