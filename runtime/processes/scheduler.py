@@ -15,6 +15,7 @@ from ..ipc.to_detokenizer import TokenBatch
 from ..ipc.to_launcher import Pong, Ready
 from ..ipc.to_tokenizer import CacheFlushed, StatsReport
 from ..loading import Model
+from ..messages import TokenOutput
 from ..scheduler.control import ReportStats, Shutdown
 from ..scheduler.link import SchedulerLink
 from ..scheduler.tree_journal import TreeJournal
@@ -43,7 +44,7 @@ class SchedulerProcess:
         self._assembly = assemble(
             settings.config.engine,
             model,
-            lambda outputs: self._link.send_outputs(outputs),
+            self._send_outputs,
             _journal(line, settings.config.kv_events),
         )
         self._inbox = self._assembly.scheduler.inbox
@@ -61,6 +62,9 @@ class SchedulerProcess:
         self._assembly.close()
 
     # -- the scheduler's thread ------------------------------------------------------------
+
+    def _send_outputs(self, outputs: list[TokenOutput]) -> None:
+        self._link.send_outputs(outputs)
 
     def _send_tokens(self, batch: TokenBatch) -> None:
         self._tokens.send(batch, partial(self._is_over, batch.epoch))

@@ -62,9 +62,10 @@ def _value(option: Option) -> list[str]:
     """One that is allowed, and not the default."""
     if option.kind is bool:
         return []
-    return [
-        option.choices[-1] if option.choices else {int: "100", float: "1", str: "x=2"}[option.kind]
-    ]
+    if option.choices:
+        return [option.choices[-1]]
+    allowed = {int: "100", float: "1", str: "x=2"}
+    return ["ipc://x" if option.name == "kv_events" else allowed[option.kind]]
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.flag)
@@ -174,3 +175,11 @@ def test_of_refuses_by_name(config_class: Any, options: dict[str, Any], param: s
     with pytest.raises(InvalidRequest, match=param) as caught:
         config_class.of(**options)
     assert caught.value.param == param
+
+
+@pytest.mark.parametrize("endpoint", ["5557", "http://127.0.0.1:5557", "inproc://here", ""])
+def test_events_are_published_at_an_address_or_a_path(endpoint: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        ServerConfig.of(kv_events=endpoint)
+    assert caught.value.param == "kv_events"
+    assert ServerConfig.of(kv_events="ipc:///run/events").kv_events == "ipc:///run/events"

@@ -147,8 +147,14 @@ def test_api_key() -> None:
             assert "sésame" not in info.text
 
 
+def test_a_snapshot_needs_somewhere_to_publish_it(server: Serving) -> None:
+    response = server.post("/kv_events/snapshot", {})
+    assert response.status_code == 400 and "--kv-events" in response.json()["error"]["message"]
+
+
 def test_while_nothing_is_served() -> None:
-    with serving() as server:
+    with serving(kv_events="ipc:///nowhere") as server:
+        assert server.ok("/kv_events/snapshot", {}) == {"success": True}
         server.runtime.lose_a_process(1)
         alive = server.get("/health")
         assert alive.status_code == 200
@@ -162,6 +168,7 @@ def test_while_nothing_is_served() -> None:
             "/generate": {"text": "a"},
             "/tokenize": {"prompt": "a"},
             "/flush_cache": {},
+            "/kv_events/snapshot": {},
         }.items():
             assert server.post(path, body).status_code == 503
         metrics = server.get("/metrics")

@@ -9,7 +9,7 @@ import pytest
 
 from espalier.runtime.ipc.orders import NewEpoch
 from espalier.runtime.ipc.to_detokenizer import TextStart, TokenBatch
-from espalier.runtime.ipc.to_scheduler import Abort, FlushCache, ReportStats, Submit
+from espalier.runtime.ipc.to_scheduler import Abort, FlushCache, ReportStats, SendSnapshot, Submit
 from espalier.runtime.ipc.to_tokenizer import CacheFlushed, StatsReport
 from espalier.runtime.messages import (
     AbortRequest,
@@ -114,6 +114,12 @@ def test_answers_carry_the_epoch_and_call_of_their_question(ends: Ends) -> None:
         CacheFlushed(1, 5, 9),
         StatsReport(1, 6, SchedulerStats(num_running=3)),
     ]
+
+
+def test_a_snapshot_is_asked_for_in_its_own_epoch(ends: Ends) -> None:
+    ends.link.take(SendSnapshot(0))
+    ends.link.take(SendSnapshot(1))
+    assert ends.messages() == [control.SendSnapshot()]
 
 
 def test_an_abort_names_one_request(ends: Ends) -> None:
