@@ -81,7 +81,7 @@ class SlotPool:
         n = len(slots)
         if n == 0:
             return
-        where = _window(slots)
+        where: slice | IntArray | None = _window(slots)
         if where is None:
             order = np.arange(n, dtype=np.int32)
             self._mark[slots] = order
