@@ -26,6 +26,7 @@ together: what they should have filled leaves the tree, what waited for them bec
 from __future__ import annotations
 
 from collections.abc import Callable
+from time import monotonic
 
 import numpy as np
 
@@ -45,8 +46,15 @@ class RadixCache:
     and picture.py to read.
     """
 
-    def __init__(self, num_slots: int, *, strategy: EvictionStrategy | None = None) -> None:
-        """Evicts by `strategy`, the least recently used first unless told otherwise."""
+    def __init__(
+        self,
+        num_slots: int,
+        *,
+        strategy: EvictionStrategy | None = None,
+        now: Callable[[], float] = monotonic,
+    ) -> None:
+        """Evicts by `strategy`, the least recently used first unless told otherwise. `now`: the
+        time in seconds, by which nothing is decided."""
         self.tree = RadixTree()
         self.pool = SlotPool(num_slots)
         self.leaves = EvictableLeaves(strategy or LRU())
@@ -54,12 +62,14 @@ class RadixCache:
         self.pending: dict[int, list[IntArray]] = {}
         self.last_step = -1
         self._observers: list[TreeObserver] = []
+        self._eviction_watchers: list[Callable[[int, float], None]] = []
         self._num_evictable = 0
         self._num_leased = 0
         self._num_yieldable = 0
         self._num_evicted = 0
         self._num_runs = 0
         self._clock = 0
+        self._now = now
 
     @property
     def num_slots(self) -> int:
@@ -110,6 +120,11 @@ class RadixCache:
     def observe(self, observer: TreeObserver) -> None:
         """Tell `observer` of every change of the tree from now on."""
         self._observers.append(observer)
+
+    def watch_evictions(self, tell: Callable[[int, float], None]) -> None:
+        """Call `tell` at every eviction: how many tokens, and the seconds since the last lock on
+        them was given up."""
+        self._eviction_watchers.append(tell)
 
     def match_prefix(
         self, namespace: Namespace, ids: IntArray, max_len: int | None = None
@@ -167,10 +182,12 @@ class RadixCache:
         """Give up one lock, taken by `lock` or moved by `promise` or `insert`."""
         self._assert_locked(handle)
         self._clock += 1
+        now = self._now()
         for node in ancestry(handle.node):
             assert node.lock_count > node.lease_count, f"unlocked too often: {node}"
             node.lock_count -= 1
             node.last_access = self._clock
+            node.last_used_s = now
             if not node.lock_count:
                 self._num_evictable += len(node.key)
             elif node.lock_count == node.lease_count:
@@ -358,6 +375,7 @@ class RadixCache:
         """Evict exactly `n` tokens, from the ends of leaves."""
         self._num_evicted += n
         freed: list[IntArray] = []
+        now = self._now()
         while n > 0:
             leaf = self.leaves.first()
             assert leaf.step is None, f"unlocked before its step settled: {leaf}"
@@ -370,6 +388,8 @@ class RadixCache:
                 slots = leaf.slots
                 self._remove(leaf)
             freed.append(slots)
+            for tell in self._eviction_watchers:
+                tell(len(slots), now - leaf.last_used_s)
             n -= len(slots)
         if freed:
             self.pool.free(np.concatenate(freed), SlotState.CACHED)

@@ -52,6 +52,8 @@ class Node:
     """Requests that have used this node, and with it all above it."""
     priority: int = 0
     """The highest of those requests' priorities."""
+    last_used_s: float = 0.0
+    """When that was, by the clock of the cache."""
     ticket: int | None = None
     """This node's valid entry among the evictable leaves; None while it isn't one of them."""
 
@@ -231,6 +233,7 @@ def split(node: Node, length: int) -> Node:
         last_access=node.last_access,
         use_count=node.use_count,
         priority=node.priority,
+        last_used_s=node.last_used_s,
     )
     parent.children[int(upper.key[0])] = upper
     node.key, node.slots, node.parent = node.key[cut:].copy(), node.slots[cut:].copy(), upper

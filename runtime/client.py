@@ -108,7 +108,7 @@ class RuntimeClient:
         """End open requests with an abort; no more are taken."""
         self.refuse("the runtime is shutting down")
         self.abort_all()
-        self._end_all(FinishReason(kind="abort", message=self._why_not))
+        self._end_all(FinishReason(kind="abort", message=self._why_not, shutdown=True))
         self._worker.shutdown(wait=False)  # what waits for it is told that nothing is taken
 
     # -- what the scheduler and the detokenizer say ------------------------------------------

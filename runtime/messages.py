@@ -74,7 +74,8 @@ class FinishReason(msgspec.Struct, frozen=True, kw_only=True):
 
     `bad_request` tells an error that the request itself caused (its grammar does not
     compile) from one of the runtime; `lost` one whose process died: it may be sent again;
-    `retry_after_s` one that was refused: it may be sent again after so long.
+    `retry_after_s` one that was refused: it may be sent again after so long. `shutdown` tells
+    an abort that nobody asked for but who ended the runtime.
     """
 
     kind: FinishKind
@@ -83,6 +84,7 @@ class FinishReason(msgspec.Struct, frozen=True, kw_only=True):
     bad_request: bool = False
     lost: bool = False
     retry_after_s: float | None = None
+    shutdown: bool = False
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,6 +94,21 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     completion_tokens: int
     cached_tokens: int
     num_retractions: int = 0
+
+
+class RequestTimes(msgspec.Struct, kw_only=True, array_like=True):
+    """When things happened to a request in its scheduler; 0.0: not yet, or never.
+
+    Seconds of the machine's monotonic clock, which all processes share (Linux). It was
+    accepted, its grammar was compiled, its first step was launched, its tokens were settled.
+    """
+
+    accepted_s: float = 0.0
+    grammar_s: float = 0.0
+    scheduled_s: float = 0.0
+    first_token_s: float = 0.0
+    last_token_s: float = 0.0
+    ended_s: float = 0.0
 
 
 MAX_LEASE_S = 86_400.0
@@ -115,7 +132,8 @@ class TokenizedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One sequence to continue. `choice` tells the samples of one request with n > 1 apart.
 
     `sampling.seed` is set and `sampling.n` is not read: the client side has expanded it.
-    Requests share cached tokens only within one `namespace`.
+    Requests share cached tokens only within one `namespace`. `timed`: its times are wanted,
+    with the last output.
     """
 
     rid: str
@@ -126,6 +144,7 @@ class TokenizedRequest(msgspec.Struct, frozen=True, kw_only=True):
     logprobs: LogprobOptions | None = None
     namespace: tuple[str, ...] = ()
     hints: SchedulingHints = SchedulingHints()
+    timed: bool = False
 
 
 class SubmitRequests(msgspec.Struct, frozen=True):
@@ -147,6 +166,7 @@ class TokenOutput(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     `num_text_bytes` is the length of the output text in bytes after a stop string was cut
     off, `num_kept_tokens` the number of output tokens that lie wholly before that cut.
     `prompt_logprobs` comes whole with the first output after the prompt is computed.
+    `times` are there if the request is `timed`.
     """
 
     rid: str
@@ -158,3 +178,4 @@ class TokenOutput(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     usage: Usage | None = None
     num_text_bytes: int = 0
     num_kept_tokens: int = 0
+    times: RequestTimes | None = None

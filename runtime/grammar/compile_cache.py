@@ -13,9 +13,11 @@ from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import Generic, Protocol, TypeVar
 
 from ..errors import EngineClosed, InvalidRequest
+from ..histogram import Histogram, HistogramData
 from ..messages import Constraint
 from .checks import param_of
 
@@ -26,6 +28,8 @@ class Compiled(Protocol):
 
 
 G = TypeVar("G", bound=Compiled)
+
+_COMPILE_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50)
 
 
 @dataclass(slots=True)
@@ -56,7 +60,14 @@ class CompileCache(Generic[G]):
         self._cache: OrderedDict[Constraint, G] = OrderedDict()
         self._used_bytes = 0
         self._jobs: dict[Constraint, _Job[G]] = {}
+        self._compile_times = Histogram(_COMPILE_S)
         self._is_closed = False
+
+    @property
+    def compile_times(self) -> HistogramData:
+        """Seconds that compilations took, those that failed too."""
+        with self._lock:
+            return self._compile_times.data
 
     @property
     def used_bytes(self) -> int:
@@ -127,16 +138,23 @@ class CompileCache(Generic[G]):
                 del self._jobs[constraint]
 
     def _run(self, constraint: Constraint, job: _Job[G]) -> None:
+        started = monotonic()
         try:
             grammar = self._compile_one(constraint)
         except Exception as error:
+            self._took(monotonic() - started)
             _fail(self._finish(constraint, job), error)
             return
+        self._took(monotonic() - started)
         with self._lock:
             self._store(constraint, grammar)
         for waiter in self._finish(constraint, job):
             with suppress(InvalidStateError):  # cancelled or too late in the meantime
                 waiter.set_result(grammar)
+
+    def _took(self, seconds: float) -> None:
+        with self._lock:
+            self._compile_times.observe(seconds)
 
     def _finish(self, constraint: Constraint, job: _Job[G]) -> list[Future[G]]:
         """Take the job off the books; those who still wait for it."""

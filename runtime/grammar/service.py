@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from concurrent.futures import Future
 
+from ..histogram import HistogramData
 from ..messages import Constraint
 from .checks import check_constraint
 from .compile_cache import CompileCache
@@ -45,6 +46,11 @@ class GrammarService:
         Raises `EngineClosed` after `close`. Cancelling the future is safe at any time.
         """
         return self._cache.get(constraint)
+
+    @property
+    def compile_times(self) -> HistogramData:
+        """Seconds that compilations took; what was found in the cache counts for nothing."""
+        return self._cache.compile_times
 
     def close(self) -> None:
         """Fail all who wait with `EngineClosed`. Grammars given out stay usable."""

@@ -91,6 +91,8 @@ class _InfoRoutes:
         stats = await until_disconnect(request, self._stats())
         config = asdict(service.config)
         del config["api_key"]
+        state = {} if stats is None else asdict(stats)
+        state.pop("histograms", None)  # those are for /metrics
         return JsonResponse(
             {
                 "version": self._version,
@@ -101,7 +103,7 @@ class _InfoRoutes:
                 "num_open_requests": service.client.num_open,
                 "uptime_s": time.time() - service.started_at,
                 "config": config,
-                "internal_states": [] if stats is None else [asdict(stats)],
+                "internal_states": [state] if state else [],
             }
         )
 

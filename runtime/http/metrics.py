@@ -7,43 +7,24 @@ A choice of a request counts as one request. What the scheduler holds is not kep
 from __future__ import annotations
 
 import time
-from bisect import bisect_left
 from collections.abc import Iterator
-from itertools import accumulate
-from typing import get_args
+from typing import Literal, get_args
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from ..histogram import Histogram
 from ..messages import FinishKind, FinishReason, Usage
 from ..scheduler.stats import SchedulerStats
-
-_PREFIX = "espalier:"
+from .families import counter, counters, histogram
+from .scheduler_metrics import SchedulerMetrics
 
 _TTFT_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.5, 3, 6, 12, 25, 50, 100)
 _PER_TOKEN_S = (0.001, 0.002, 0.004, 0.006, 0.01, 0.015, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5, 1, 5)
 _E2E_S = (0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.5, 3, 6, 12, 25, 50, 100, 200, 400, 800)
 
-
-class Histogram:
-    """Seconds by bucket. Cheap enough for every token, for use on one thread."""
-
-    def __init__(self, bounds: tuple[float, ...]) -> None:
-        self._bounds = bounds  # upper ones, inclusive
-        self._counts = [0] * (len(bounds) + 1)
-        self._sum = 0.0
-
-    def observe(self, value: float) -> None:
-        self._counts[bisect_left(self._bounds, value)] += 1
-        self._sum += value
-
-    def family(self, name: str, what: str) -> HistogramMetricFamily:
-        """In Prometheus's form: each bucket counts those below it too."""
-        names = [*map(str, self._bounds), "+Inf"]
-        buckets = list(zip(names, map(float, accumulate(self._counts)), strict=True))
-        return HistogramMetricFamily(f"{_PREFIX}{name}", what, buckets=buckets, sum_value=self._sum)
+AbortCause = Literal["client", "disconnect", "shutdown", "invalid", "overload", "lost", "error"]
 
 
 class Metrics(Collector):
@@ -55,8 +36,8 @@ class Metrics(Collector):
         self.tpot = Histogram(_PER_TOKEN_S)
         self.e2e = Histogram(_E2E_S)
         self.prompt_tokens = self.cached_tokens = self.generation_tokens = 0
-        self.num_aborted = 0
         self.num_requests: dict[str, int] = dict.fromkeys((*get_args(FinishKind), "disconnect"), 0)
+        self.num_aborted: dict[AbortCause, int] = dict.fromkeys(get_args(AbortCause), 0)
         self._registry = CollectorRegistry()
         self._registry.register(self)
 
@@ -67,20 +48,20 @@ class Metrics(Collector):
     def abandoned(self, count: int) -> None:
         """`count` choices were not read to their end."""
         self.num_requests["disconnect"] += count
-        self.num_aborted += count
+        self.num_aborted["disconnect"] += count
 
     def render(self, stats: SchedulerStats | None) -> bytes:
         """All in Prometheus's text form; without the scheduler's part if `stats` is None."""
         text = generate_latest(self._registry)
         if stats is not None:
-            load = CollectorRegistry()
-            load.register(_Load(stats))
-            text += generate_latest(load)
+            scheduler = CollectorRegistry()
+            scheduler.register(SchedulerMetrics(stats))
+            text += generate_latest(scheduler)
         return text
 
     def collect(self) -> Iterator[Metric]:
         """What `render` writes; for the registry."""
-        for name, (histogram, what) in {
+        for name, (times, what) in {
             "time_to_first_token_seconds": (self.ttft, "From arrival to the first tokens."),
             "inter_token_latency_seconds": (
                 self.itl,
@@ -92,7 +73,7 @@ class Metrics(Collector):
             ),
             "e2e_request_latency_seconds": (self.e2e, "From arrival to the last output."),
         }.items():
-            yield histogram.family(name, what)
+            yield histogram(name, what, times.data)
         for name, (value, what) in {
             "prompt_tokens": (self.prompt_tokens, "Prompt tokens of ended requests."),
             "generation_tokens": (self.generation_tokens, "Tokens generated."),
@@ -100,18 +81,15 @@ class Metrics(Collector):
                 self.cached_tokens,
                 "Prompt tokens of ended requests that came from the cache.",
             ),
-            "num_aborted_requests": (
-                self.num_aborted,
-                "Requests that were aborted, or whose client left.",
-            ),
         }.items():
-            yield CounterMetricFamily(f"{_PREFIX}{name}", what, value=value)
-        requests = CounterMetricFamily(
-            f"{_PREFIX}num_requests", "Requests that ended, by how.", labels=("finish",)
+            yield counter(name, what, value)
+        yield counters("num_requests", "Requests that ended, by how.", "finish", self.num_requests)
+        yield counters(
+            "num_aborted_requests",
+            "Requests that did not get all they asked for, by why.",
+            "reason",
+            self.num_aborted,
         )
-        for kind, count in self.num_requests.items():
-            requests.add_metric((kind,), count)
-        yield requests
 
 
 def now() -> float:
@@ -147,58 +125,22 @@ class RequestTimer:
         metrics.e2e.observe(at - self._started_s)
         if self._num_tokens > 1:
             metrics.tpot.observe((self._last_s - self._first_s) / (self._num_tokens - 1))
-        if finish.kind == "abort":
-            metrics.num_aborted += 1
+        if (cause := _abort_cause(finish)) is not None:
+            metrics.num_aborted[cause] += 1
         if usage is not None:
             metrics.prompt_tokens += usage.prompt_tokens
             metrics.cached_tokens += usage.cached_tokens
 
 
-class _Load(Collector):
-    """The scheduler's totals and present load."""
-
-    def __init__(self, stats: SchedulerStats) -> None:
-        self._stats = stats
-
-    def collect(self) -> Iterator[Metric]:
-        for name, (what, value) in _gauges(self._stats).items():
-            yield GaugeMetricFamily(f"{_PREFIX}{name}", what, value=value)
-        for name, (what, value) in _totals(self._stats).items():
-            yield CounterMetricFamily(f"{_PREFIX}{name}", what, value=value)
-
-
-def _gauges(stats: SchedulerStats) -> dict[str, tuple[str, float]]:
-    idle = stats.free_tokens + stats.evictable_tokens + stats.yieldable_tokens
-    used = stats.pool_tokens - idle
-    return {
-        "num_running_reqs": ("Requests that hold KV.", stats.num_running),
-        "num_queue_reqs": ("Requests that wait.", stats.num_waiting - stats.num_compiling),
-        "num_grammar_queue_reqs": ("Requests whose grammar compiles.", stats.num_compiling),
-        "num_used_tokens": ("KV slots that requests use.", used),
-        "kv_available_tokens": ("KV slots that hold nothing.", stats.free_tokens),
-        "kv_evictable_tokens": ("KV slots of cached, unused tokens.", stats.evictable_tokens),
-        "kv_leased_tokens": ("KV slots of tokens that leases keep.", stats.leased_tokens),
-        "kv_yieldable_tokens": (
-            "KV slots of leased, unused tokens, to be had before a request goes without.",
-            stats.yieldable_tokens,
-        ),
-        "max_total_num_tokens": ("KV slots of the pool.", stats.pool_tokens),
-        "token_usage": ("Share of the pool that requests use.", _share(used, stats.pool_tokens)),
-        "cache_hit_rate": (
-            "Share of the prompt tokens of ended requests that came from the cache.",
-            _share(stats.num_cached_tokens, stats.num_prompt_tokens),
-        ),
-    }
-
-
-def _totals(stats: SchedulerStats) -> dict[str, tuple[str, float]]:
-    return {
-        "num_retractions": ("Requests that gave back their KV.", stats.num_retractions),
-        "num_forward_passes": ("Steps computed.", stats.num_forward_passes),
-        "computed_tokens": ("Tokens that steps computed.", stats.num_computed_tokens),
-        "num_failed_steps": ("Steps that failed.", stats.num_failed_steps),
-    }
-
-
-def _share(part: int, whole: int) -> float:
-    return part / whole if whole else 0.0
+def _abort_cause(finish: FinishReason) -> AbortCause | None:
+    match finish:
+        case FinishReason(kind="abort"):
+            return "shutdown" if finish.shutdown else "client"
+        case FinishReason(kind="error", retry_after_s=float()):
+            return "overload"
+        case FinishReason(kind="error", bad_request=True):
+            return "invalid"
+        case FinishReason(kind="error"):
+            return "lost" if finish.lost else "error"
+        case _:
+            return None

@@ -18,7 +18,7 @@ import numpy as np
 from espalier.radix.cache import Handle
 
 from ..grammar.xgrammar_engine import Matcher
-from ..messages import TokenizedRequest, TokenLogprob
+from ..messages import RequestTimes, TokenizedRequest, TokenLogprob
 from .ends import EndMatcher
 from .step import IntArray
 
@@ -57,6 +57,7 @@ class Request:
     last_step: int = -1
 
     # Bookkeeping over the request's life.
+    times: RequestTimes = field(default_factory=RequestTimes)
     num_cached: int = 0  # prompt tokens that came from the cache
     num_retractions: int = 0
     num_retries: int = 0  # since its last new token

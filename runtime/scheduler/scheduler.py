@@ -40,6 +40,8 @@ from .control import (
 )
 from .ends import End, EndMatcher
 from .holdings import Holdings
+from .measures import Measures
+from .phases import LoopWatch
 from .planner import Planner
 from .policies import line_maker
 from .recovery import Doomed, is_unsettled, roll_back
@@ -47,7 +49,7 @@ from .request import Phase, Request
 from .sampling_rows import Vocabulary, sample_row
 from .settling import NO_NEWS, Settlement, settle_row
 from .slo import ServiceGoals
-from .stats import SchedulerStats, Totals
+from .stats import SchedulerHistograms, SchedulerStats, Totals
 from .step import IntArray
 from .tree_journal import TreeJournal
 from .waiting import WaitingQueue
@@ -56,6 +58,8 @@ logger = logging.getLogger(__name__)
 
 
 Channel = Callable[[list[TokenOutput]], None]
+
+_SHUTDOWN = FinishReason(kind="abort", message="the engine is shutting down", shutdown=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +81,7 @@ class _Flight:
 class Scheduler:
     """Runs requests in steps; everything but `inbox` and `stats` belongs to one thread.
 
-    `now` is the leases' clock, in seconds. A `journal` observes the cache already.
+    `clock` is in seconds. A `journal` observes the cache already.
     """
 
     def __init__(
@@ -89,8 +93,8 @@ class Scheduler:
         vocabulary: Vocabulary,
         channel: Channel,
         *,
-        now: Callable[[], float] = time.monotonic,
         journal: TreeJournal | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.inbox: SimpleQueue[Message] = SimpleQueue()
         self._config = config
@@ -102,7 +106,7 @@ class Scheduler:
         self._channel = channel
         self._journal = journal
         max_leased = int(config.max_leased_share * cache.num_slots)
-        self.leases = Leases(cache, max_tokens=max_leased, now=now)
+        self.leases = Leases(cache, max_tokens=max_leased, now=clock)
         self._holdings = Holdings(
             cache, self.leases, config.max_running_requests, share=config.radix_cache
         )
@@ -121,6 +125,10 @@ class Scheduler:
         self._next_serial = 0
         self._next_step = 0
         self._totals = Totals()
+        self._watch = LoopWatch(clock)
+        self._measures = Measures(clock, goal_ttft_s=config.slo_ttft_s, goal_itl_s=config.slo_itl_s)
+        self._started_at = time.time()
+        cache.watch_evictions(self._measures.evicted)
         self._stopping = False
 
     # -- the loop ------------------------------------------------------------------------
@@ -134,16 +142,22 @@ class Scheduler:
         """One round of the loop; whether there was anything to do. `wait`: sleep when idle."""
         self._ingest(wait=wait and self.idle)
         self.leases.expire()
+        self._watch.lap("ingest")
         if self.idle:
             self._emit()
             return False
         launched = self._launch()
         flight = self._settle(self._in_flight, successor=launched)
+        self._watch.lap("settle")
         self._sample(flight)
+        self._watch.lap("sample")
         self._in_flight = flight
         if flight is not None and flight.num_tokens > self._max_overlap_tokens:
             self._in_flight = self._settle(flight, successor=None)
+            self._watch.lap("settle")
         self._emit()
+        self._watch.lap("emit")
+        self._watch.end()
         return True
 
     @property
@@ -162,6 +176,8 @@ class Scheduler:
             num_output_tokens=totals.outputs,
             num_retractions=self._planner.num_retractions,
             num_failed_steps=totals.failed_steps,
+            num_evicted_tokens=self._measures.num_evicted,
+            num_judged=dict(self._measures.num_judged),
             num_running=len(self._running),
             num_waiting=len(self._waiting) + len(self._compiling),
             num_compiling=len(self._compiling),
@@ -170,6 +186,15 @@ class Scheduler:
             evictable_tokens=self._cache.num_evictable,
             leased_tokens=self._cache.num_leased,
             yieldable_tokens=self._cache.num_yieldable,
+            tree_tokens=self._cache.num_cached,
+            started_at=self._started_at,
+            histograms=SchedulerHistograms(
+                queue=self._measures.queue.data,
+                device=self._measures.device.data,
+                phases=self._watch.data,
+                grammar=self._grammars.compile_times,
+                evicted_age=self._measures.evicted_age.data,
+            ),
         )
 
     @property
@@ -186,6 +211,10 @@ class Scheduler:
         """Take what is in the inbox. `wait`: until there is something or a lease expires."""
         try:
             message = self.inbox.get(wait, self.leases.next_expiry_s)
+        self._watch.start()
+        try:
+            message = self.inbox.get() if wait else self.inbox.get_nowait()
+            self._watch.start()  # not while it slept
             while True:
                 self._take(message)
                 message = self.inbox.get_nowait()
@@ -198,11 +227,12 @@ class Scheduler:
                 for request in requests:
                     self._accept(request)
             case AbortRequest(rid):
-                self._abort(lambda request: request.message.rid == rid, "aborted by the client")
+                reason = FinishReason(kind="abort", message="aborted by the client")
+                self._abort(lambda request: request.message.rid == rid, reason)
             case GrammarReady(serial, grammar):
                 self._grammar_ready(serial, grammar)
             case AbortAll(why):
-                self._abort(lambda _: True, why)
+                self._abort(lambda _: True, FinishReason(kind="abort", message=why))
             case FlushCache(reply):
                 self._flush(reply)
             case ReportStats(tell):
@@ -213,7 +243,7 @@ class Scheduler:
                     self._journal.publish_all(self._cache.tree)
             case Shutdown():
                 self._stopping = True
-                self._abort(lambda _: True, "the engine is shutting down")
+                self._abort(lambda _: True, _SHUTDOWN)
 
     def _flush(self, reply: Future[int]) -> None:
         try:
@@ -227,11 +257,11 @@ class Scheduler:
             message.sampling, self._vocabulary.eos_ids, self._vocabulary.visible_bytes
         )
         request = Request.accept(self._next_serial, message, ends)
+        self._measures.accepted(request)
         self._next_serial += 1
         if self._stopping:
             self._waiting.add(request)
-            reason = FinishReason(kind="abort", message="the engine is shutting down")
-            self._end(request, request.ends.so_far(reason))
+            self._end(request, request.ends.so_far(_SHUTDOWN))
             return
         if self._goals.may_refuse and (refusal := self._refusal(request)):
             self._waiting.add(request)
@@ -264,6 +294,7 @@ class Scheduler:
         request = self._compiling.pop(serial, None)
         if request is None:
             return  # aborted while it was compiled
+        self._measures.grammar_ready(request)
         error = grammar.exception()
         if error is None:
             request.matcher = grammar.result().matcher()
@@ -272,15 +303,16 @@ class Scheduler:
             reason = FinishReason(kind="error", message=str(error), bad_request=True)
             self._end(request, request.ends.so_far(reason))
 
-    def _abort(self, chosen: Callable[[Request], bool], why: str) -> None:
+    def _abort(self, chosen: Callable[[Request], bool], reason: FinishReason) -> None:
         everyone = [*self._compiling.values(), *self._waiting, *self._running]
         for request in filter(chosen, everyone):
-            self._end(request, request.ends.so_far(FinishReason(kind="abort", message=why)))
+            self._end(request, request.ends.so_far(reason))
 
     # -- a step --------------------------------------------------------------------------
 
     def _launch(self) -> _Flight | None:
         planned = self._planner.plan(self._next_step, self._running, self._waiting)
+        now = self._watch.lap("plan")
         if planned is None:
             if self._in_flight is None:
                 self._break_deadlock()
@@ -289,7 +321,10 @@ class Scheduler:
         self._next_step += 1
         self._totals.forward_passes += 1
         self._totals.computed += step.num_tokens
-        return _Flight(self._runner.launch(step), requests)
+        self._measures.scheduled(requests, now)
+        flight = _Flight(self._runner.launch(step), requests)
+        self._watch.lap("launch")
+        return flight
 
     def _sample(self, flight: _Flight | None) -> None:
         """Everything that sampling this step needs is known once the one before has settled."""
@@ -314,6 +349,8 @@ class Scheduler:
             logger.exception("step %d failed", flight.number)
             self._recover_from_failure(flight, successor, error)
             return None
+        now = self._watch.lap("wait")
+        self._measures.device.observe(result.device_s)
         self._goals.observe(flight.launched.step, result.device_s)
         self._holdings.settle(flight.number)
         poisoned: list[Request] = []
@@ -325,14 +362,17 @@ class Scheduler:
             settlement = settle_row(request, row, index, result)
             if settlement.poisoned:
                 poisoned.append(request)
-            self._deliver(request, settlement)
+            self._deliver(request, settlement, now)
         if poisoned:
             self._withdraw_poisoned(poisoned, flight, successor)
             return None
         return successor
 
-    def _deliver(self, request: Request, settlement: Settlement) -> None:
+    def _deliver(self, request: Request, settlement: Settlement, now: float) -> None:
         self._totals.outputs += len(settlement.ids)
+        if settlement.ids:
+            request.times.last_token_s = now
+            request.times.first_token_s = request.times.first_token_s or now
         if settlement.end is not None:
             if not settlement.poisoned:
                 self._end(request, settlement.end, settlement)
@@ -352,6 +392,7 @@ class Scheduler:
             lease_s = request.message.hints.lease_s if ended_well else 0.0
             self._holdings.leave(request, lease_s=lease_s)
         request.phase = Phase.ENDED
+        self._measures.ended(request, end.reason)
         self._totals.prompt += request.prompt_len
         self._totals.cached += request.num_cached
         self._outputs.append(
@@ -370,6 +411,7 @@ class Scheduler:
                 ),
                 num_text_bytes=end.num_text_bytes,
                 num_kept_tokens=end.num_kept_tokens,
+                times=request.times if request.message.timed else None,
             )
         )
 

@@ -2,7 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ..histogram import HistogramData
+from .phases import LoopPhase
+
+MissedGoal = Literal["none", "ttft", "itl", "both"]
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerHistograms:
+    """Distributions since the start; in seconds, by request, step or turn of the loop.
+
+    queue: from a request's arrival here to its first step. device: how long a step kept the
+    device busy. phases: what each part of a turn of the loop took. grammar: compilations.
+    evicted_age: by evicted token, how long nobody had used it.
+    """
+
+    queue: HistogramData = HistogramData()
+    device: HistogramData = HistogramData()
+    phases: dict[LoopPhase, HistogramData] = field(default_factory=dict[LoopPhase, HistogramData])
+    grammar: HistogramData = HistogramData()
+    evicted_age: HistogramData = HistogramData()
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,10 +33,12 @@ class SchedulerStats:
 
     num_computed_tokens: tokens that forward passes computed. num_prompt_tokens and
     num_cached_tokens: prompt tokens of the requests that have ended, and how many of them
-    came from the cache. num_waiting: queued, those whose grammar is being compiled
-    included. pool_tokens is the size of the KV pool, of which free_tokens hold nothing,
-    evictable_tokens are cached and used by no request, and leased_tokens are kept by leases;
-    of those, yieldable_tokens are used by no request either.
+    came from the cache. num_judged: requests by which of the promised times they missed, if
+    any is promised. num_waiting: queued, those whose grammar is being compiled included.
+    pool_tokens is the size of the KV pool, of which free_tokens hold nothing, tree_tokens are
+    cached, and evictable_tokens cached and used by no request. leased_tokens are kept by
+    leases; of those, yieldable_tokens are used by no request either. started_at: seconds since
+    the epoch.
     """
 
     num_forward_passes: int = 0
@@ -24,6 +48,8 @@ class SchedulerStats:
     num_output_tokens: int = 0
     num_retractions: int = 0
     num_failed_steps: int = 0
+    num_evicted_tokens: int = 0
+    num_judged: dict[MissedGoal, int] = field(default_factory=dict[MissedGoal, int])
     num_running: int = 0
     num_waiting: int = 0
     num_compiling: int = 0
@@ -32,6 +58,9 @@ class SchedulerStats:
     evictable_tokens: int = 0
     leased_tokens: int = 0
     yieldable_tokens: int = 0
+    tree_tokens: int = 0
+    started_at: float = 0.0
+    histograms: SchedulerHistograms = field(default_factory=SchedulerHistograms)
 
 
 @dataclass(slots=True)

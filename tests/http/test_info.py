@@ -173,7 +173,7 @@ def test_while_nothing_is_served() -> None:
             assert server.post(path, body).status_code == 503
         metrics = server.get("/metrics")
         assert metrics.status_code == 200
-        assert "espalier:num_running_reqs" not in metrics.text
+        assert "espalier_num_running_reqs" not in metrics.text
         server.runtime.client.serve(1, server.runtime.limits)
         assert server.get("/ready").status_code == 200
 

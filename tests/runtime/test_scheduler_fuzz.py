@@ -46,7 +46,7 @@ def test_a_random_load(seed: int) -> None:
         policy=rng.choice(["lpm", "fcfs"]),
         radix_cache=rng.random() < 0.9,
         max_leased_share=rng.choice([0.0, 0.25, 1.0]),
-        now=clock,
+        clock=clock,
     )
     if rng.random() < 0.4:
         harness.wrap_runner(FailingRunner(harness.runner, at=rng.randrange(40)))

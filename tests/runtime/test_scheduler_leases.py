@@ -227,7 +227,7 @@ def test_an_idle_loop_wakes_up_when_a_lease_expires() -> None:
             due.set()
         return at
 
-    harness = Harness(CONFIG, WEIGHTS, byte_vocabulary(), check_books=False, now=now)
+    harness = Harness(CONFIG, WEIGHTS, byte_vocabulary(), check_books=False, clock=now)
     submit(harness, prompt(30), lease_s=lease_s)
     loop = threading.Thread(target=harness.scheduler.run)
     loop.start()
