@@ -5,9 +5,9 @@ After every step the cache's books are recomputed from scratch.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -86,14 +86,15 @@ class Harness:
         kv_storage: KVStorage = "float32",
         num_threads: int = 2,
         backend_of: Callable[[AnyBackend], AnyBackend] = lambda backend: backend,
-        now: Callable[[], float] = time.monotonic,
         journal: TreeJournal | None = None,
+        clock: Callable[[], float] = monotonic,
         **options: Any,
     ) -> None:
         options = {"max_running_requests": 16, **options}
         config = SchedulerConfig(**options)
         config.validate()
-        self.cache = RadixCache(pool_tokens, strategy=strategy_of(config.eviction))
+        self._clock = clock
+        self.cache = RadixCache(pool_tokens, strategy=strategy_of(config.eviction), now=clock)
         self.kv_pool = KVPool(model_config, pool_tokens, kv_storage)
         backend = build_backend(
             model_config,
@@ -109,7 +110,6 @@ class Harness:
         self._vocabulary = vocabulary
         self._grammars = grammars
         self._check_books = check_books
-        self._now = now
         self._journal = journal
         if journal is not None:
             self.cache.observe(journal)
@@ -131,8 +131,8 @@ class Harness:
             grammars,
             self._vocabulary,
             self._deliver,
-            now=self._now,
             journal=self._journal,
+            clock=self._clock,
         )
 
     def wrap_runner(self, runner: Runner) -> None:
@@ -167,6 +167,7 @@ class Harness:
         logprobs: LogprobOptions | None = None,
         namespace: tuple[str, ...] = (),
         hints: SchedulingHints | None = None,
+        timed: bool = False,
         **sampling: Any,
     ) -> Outcome:
         """Send a request (or `choices` of one id); the outcome of the first choice."""
@@ -184,6 +185,7 @@ class Harness:
                 logprobs=logprobs,
                 namespace=namespace,
                 hints=hints or SchedulingHints(),
+                timed=timed,
             )
             for choice in range(choices)
         ]

@@ -9,11 +9,12 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from espalier.runtime.client import OpenCalls
+from espalier.runtime.histogram import HistogramData
 from espalier.runtime.http.metrics import Metrics
 from espalier.runtime.http.outputs import Outputs
 from espalier.runtime.messages import FinishKind, FinishReason, TokenLogprob, Usage
 from espalier.runtime.programs.backend import GenerateChunk
-from espalier.runtime.scheduler.stats import SchedulerStats
+from espalier.runtime.scheduler.stats import SchedulerHistograms, SchedulerStats
 from tests.http_serving import Serving, serving
 
 USAGE = Usage(prompt_tokens=10, completion_tokens=3, cached_tokens=4)
@@ -64,6 +65,26 @@ def test_times_are_measured_from_the_arrival() -> None:
     assert 0 < ttft <= found["espalier_e2e_request_latency_seconds_sum"]
 
 
+@pytest.mark.parametrize(
+    ("reason", "finish"),
+    [
+        ("client", FinishReason(kind="abort")),
+        ("shutdown", FinishReason(kind="abort", shutdown=True)),
+        ("invalid", FinishReason(kind="error", bad_request=True)),
+        ("overload", FinishReason(kind="error", retry_after_s=0.5)),
+        ("lost", FinishReason(kind="error", lost=True)),
+        ("error", FinishReason(kind="error")),
+    ],
+)
+def test_why_a_request_did_not_get_all(reason: str, finish: FinishReason) -> None:
+    metrics = Metrics()
+    metrics.start().end(finish, USAGE)
+    metrics.start().end(FinishReason(kind="stop"), USAGE)
+    found = values(metrics.render(None))
+    counted = {name: value for name, value in found.items() if "aborted" in name and value}
+    assert counted == {f"espalier_num_aborted_requests_total[{reason}]": 1}
+
+
 def test_the_schedulers_part() -> None:
     stats = SchedulerStats(
         num_prompt_tokens=100,
@@ -95,6 +116,22 @@ def test_the_schedulers_part() -> None:
     }.items():
         assert found[f"espalier_{name}"] == value, name
     assert "espalier_num_running_reqs" not in values(Metrics().render(None))
+
+
+def test_the_schedulers_histograms() -> None:
+    data = HistogramData((0.1, 0.5), (2, 3, 4), 9.5)
+    stats = SchedulerStats(
+        num_judged={"none": 5, "both": 1},
+        histograms=SchedulerHistograms(queue=data, phases={"plan": data}),
+    )
+    found = values(Metrics().render(stats))
+    for bucket, count in (("0.1", 2), ("0.5", 5), ("+Inf", 9)):
+        assert found[f"espalier_queue_time_seconds_bucket[{bucket}]"] == count
+        assert found[f"espalier_loop_phase_seconds_bucket[{bucket}][plan]"] == count
+    assert found["espalier_queue_time_seconds_sum"] == 9.5
+    assert found["espalier_loop_phase_seconds_count[plan]"] == 9
+    judged = {goal: found[f"espalier_slo_requests_total[{goal}]"] for goal in ("none", "itl")}
+    assert judged == {"none": 5, "itl": 0}
 
 
 def test_an_idle_server_divides_by_nothing() -> None:

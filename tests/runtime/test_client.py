@@ -266,7 +266,7 @@ def test_closing_the_client_aborts_and_tells_everybody() -> None:
         calls = await wire.client.open([call()])
         wire.client.close()
         finish = (await calls.next())[1].finish
-        assert finish is not None and finish.kind == "abort"
+        assert finish is not None and finish.kind == "abort" and finish.shutdown
         assert wire.sent[1:] == [Abort(0, calls.rids[0])]
         with pytest.raises(Unavailable, match="shutting down"):
             await wire.client.open([call()])
