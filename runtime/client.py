@@ -13,6 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
+import msgspec
+
 from .errors import InvalidRequest, Unavailable
 from .ipc.to_scheduler import (
     Abort,
@@ -40,7 +42,8 @@ class RuntimeClient:
 
     `send` queues a message for the scheduler process and says whether there was room.
     At most `max_open_requests` sequences are open at one time; more raise `Unavailable`.
-    Before `serve`, and from `new_epoch` to the next `serve`, every request does.
+    Before `serve`, and from `new_epoch` to the next `serve`, every request does. `timed`: last
+    chunks have the request's times.
     """
 
     def __init__(
@@ -50,12 +53,14 @@ class RuntimeClient:
         *,
         max_open_requests: int,
         epoch: int = 0,
+        timed: bool = False,
     ) -> None:
         self.tokenizer = tokenizer
         self._send = send
         self._max_open = max_open_requests
         self._num_open = 0
         self._epoch = epoch
+        self._timed = timed
         self._limits: RequestLimits | None = None
         self._why_not = "the runtime is starting"
         self._is_ending = False
@@ -234,6 +239,8 @@ class RuntimeClient:
         if self._limits is None:  # a process died while the worker checked
             raise Unavailable(self._why_not)
         everything = tuple(request for requests in expanded for request in requests)
+        if self._timed:
+            everything = tuple(msgspec.structs.replace(r, timed=True) for r in everything)
         if not self._send(Submit(self._epoch, everything)):
             raise Unavailable("the scheduler does not keep up with the requests")
         self._num_open += count

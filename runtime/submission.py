@@ -171,6 +171,7 @@ def text_chunk(detokenizer: IncrementalDetokenizer, output: TokenOutput) -> Gene
         finish=output.finish,
         usage=output.usage,
         num_kept_tokens=output.num_kept_tokens,
+        times=output.times,
     )
 
 

@@ -18,6 +18,7 @@ from espalier.runtime.config import ServerConfig
 from espalier.runtime.http.app import create_app
 from espalier.runtime.http.metrics import Metrics
 from espalier.runtime.http.service import Service
+from espalier.runtime.http.tracing import Tracing
 from espalier.runtime.scheduler.control import ReportStats
 from espalier.runtime.scheduler.stats import SchedulerStats
 from tests.inprocess import InProcessRuntime, in_process_runtime
@@ -27,7 +28,9 @@ MAX_OPEN = 64
 DEADLINE_S = 30.0
 
 
-def service_of(runtime: InProcessRuntime, **options: Any) -> Service:
+def service_of(
+    runtime: InProcessRuntime, *, tracing: Tracing | None = None, **options: Any
+) -> Service:
     return Service(
         client=runtime.client,
         config=ServerConfig(max_queued_requests=MAX_OPEN, **options),
@@ -35,6 +38,7 @@ def service_of(runtime: InProcessRuntime, **options: Any) -> Service:
         model_path="models/tiny.gguf",
         metrics=Metrics(),
         started_at=time.time(),
+        tracing=tracing,
     )
 
 
@@ -64,13 +68,17 @@ class Serving:
 
 
 @contextmanager
-def serving(*, scheduler: Mapping[str, Any] | None = None, **options: Any) -> Generator[Serving]:
+def serving(
+    *, scheduler: Mapping[str, Any] | None = None, tracing: Tracing | None = None, **options: Any
+) -> Generator[Serving]:
     """`options` are of the server's configuration, `scheduler` of its scheduler's."""
     with asyncio.Runner() as runner:
-        context = in_process_runtime(max_open_requests=MAX_OPEN, **(scheduler or {}))
+        context = in_process_runtime(
+            max_open_requests=MAX_OPEN, timed=tracing is not None, **(scheduler or {})
+        )
         runtime = runner.run(context.__aenter__())
         try:
-            served = Serving(runner, runtime, service_of(runtime, **options))
+            served = Serving(runner, runtime, service_of(runtime, tracing=tracing, **options))
             yield served
             runner.run(served.client.aclose())
         finally:

@@ -48,7 +48,9 @@ def smollm2_tokenizer() -> Tokenizer:
 class InProcessRuntime:
     """`client` talks to a scheduler in a thread; everything else is as between processes."""
 
-    def __init__(self, *, context_len: int, max_open_requests: int, **options: object) -> None:
+    def __init__(
+        self, *, context_len: int, max_open_requests: int, timed: bool, **options: object
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         tokenizer = smollm2_tokenizer()
         config = ModelConfig(
@@ -95,7 +97,9 @@ class InProcessRuntime:
         self._detokenizer = BatchDetokenizer(tokenizer.visible_bytes)
         self._link = SchedulerLink(0, self.scheduler.inbox, self._send_tokens, self._answer)
         self.limits = RequestLimits(context_len, POOL_TOKENS, tokenizer.vocab_size)
-        self.client = RuntimeClient(tokenizer, self._send, max_open_requests=max_open_requests)
+        self.client = RuntimeClient(
+            tokenizer, self._send, max_open_requests=max_open_requests, timed=timed
+        )
         self.client.serve(0, self.limits)
         self._thread = threading.Thread(target=self.scheduler.run, daemon=True)
         self._thread.start()
@@ -130,10 +134,14 @@ class InProcessRuntime:
 
 @asynccontextmanager
 async def in_process_runtime(
-    *, context_len: int = CONTEXT_LEN, max_open_requests: int = 64, **options: object
+    *,
+    context_len: int = CONTEXT_LEN,
+    max_open_requests: int = 64,
+    timed: bool = False,
+    **options: object,
 ) -> AsyncGenerator[InProcessRuntime]:
     runtime = InProcessRuntime(
-        context_len=context_len, max_open_requests=max_open_requests, **options
+        context_len=context_len, max_open_requests=max_open_requests, timed=timed, **options
     )
     try:
         yield runtime

@@ -11,6 +11,7 @@ from starlette.responses import Response
 from ..client import OpenCalls
 from ..errors import EspalierError, InvalidRequest
 from ..messages import FinishReason
+from .arrival import Arrival
 from .bodies import parse, read_body
 from .errors import body_of, failure_of, raise_if_failed
 from .metrics import now
@@ -37,17 +38,17 @@ class _NativeRoutes:
         An aborted choice is an answer (finish_reason.type "abort"); one that failed is an
         error: of the whole response, or in a stream the last event of that choice.
         """
-        started_s = now()
+        arrival = Arrival.of(request)
         data = await read_body(request, self._service.config.max_body_bytes)
         body = parse(data, GenerateBody)
         if not body.stream:
-            answer = await until_disconnect(request, self._whole(body, started_s))
+            answer = await until_disconnect(request, self._whole(body, arrival))
             return JsonResponse(answer)
         batch, opened = await until_disconnect(request, self._open(body))
-        outputs = Outputs(opened, self._service.metrics, started_s=started_s)
+        outputs = arrival.outputs(self._service, opened)
         deltas = bool(body.incremental_streaming_output)
         first = await until_disconnect(request, _first(outputs))
-        events = self._events(first, batch, outputs, started_s, deltas=deltas)
+        events = self._events(first, batch, outputs, arrival.at_s, deltas=deltas)
         return EventStream(events, on_close=outputs.close)
 
     async def _open(self, body: GenerateBody) -> tuple[Batch, OpenCalls]:
@@ -55,12 +56,12 @@ class _NativeRoutes:
         batch = await batch_of(body, client, self._service.config.max_queued_requests)
         return batch, await open_batch(batch, client)
 
-    async def _whole(self, body: GenerateBody, started_s: float) -> Json | list[Json]:
+    async def _whole(self, body: GenerateBody, arrival: Arrival) -> Json | list[Json]:
         batch, opened = await self._open(body)
-        outputs = Outputs(opened, self._service.metrics, started_s=started_s)
+        outputs = arrival.outputs(self._service, opened)
         answers: list[Json] = []
         by_ask = await outputs.collect()
-        elapsed_s = now() - started_s
+        elapsed_s = now() - arrival.at_s
         for ask, completions in zip(batch.asks, by_ask, strict=True):
             writer = Answers(ask, self._service.client.tokenizer)
             for completion in completions:

@@ -11,6 +11,7 @@ from ..messages import FinishReason
 from ..programs.backend import GenerateChunk
 from ..tokenizer.tokenizer import Tokenizer
 from .metrics import Metrics, RequestTimer, now
+from .tracing import RequestTrace
 
 Item = tuple[int, GenerateChunk]
 """The index of a call, and a chunk of it."""
@@ -23,13 +24,19 @@ class Outputs:
     """
 
     def __init__(
-        self, opened: OpenCalls, metrics: Metrics, *, started_s: float | None = None
+        self,
+        opened: OpenCalls,
+        metrics: Metrics,
+        *,
+        started_s: float | None = None,
+        trace: RequestTrace | None = None,
     ) -> None:
         self.rids = opened.rids
         self._opened = opened
         self._metrics = metrics
         self._started_s = now() if started_s is None else started_s
         self._timers: dict[tuple[int, int], RequestTimer] = {}
+        self._trace = trace
         self._closed = False
 
     @property
@@ -69,6 +76,8 @@ class Outputs:
             self._closed = True
             if self._opened.num_open:
                 self._metrics.abandoned(self._opened.num_open)
+            if self._trace is not None:
+                self._trace.end(self._opened.num_open)
             self._opened.close()
 
     def _measure(self, index: int, chunk: GenerateChunk) -> None:
@@ -80,6 +89,8 @@ class Outputs:
             timer.tokens(len(chunk.ids))
         if chunk.finish is not None:
             timer.end(chunk.finish, chunk.usage)
+            if self._trace is not None:
+                self._trace.choice_ended(self.rids[index], chunk)
 
 
 def matched_text(finish: FinishReason, tokenizer: Tokenizer) -> str:

@@ -8,6 +8,7 @@ from ..client import RuntimeClient
 from ..config import ServerConfig
 from .errors import ModelNotFound
 from .metrics import Metrics
+from .tracing import Tracing
 
 DEFAULT_MODEL = "default"
 """The name under which the served model is always found."""
@@ -23,6 +24,7 @@ class Service:
     model_path: str
     metrics: Metrics
     started_at: float
+    tracing: Tracing | None = None
 
     def check_model(self, name: str | None) -> None:
         """Raise `ModelNotFound` unless `name` is one of the served model's, or None."""

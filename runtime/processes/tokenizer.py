@@ -21,6 +21,7 @@ from ..http.app import create_app
 from ..http.metrics import Metrics
 from ..http.server import HttpServer
 from ..http.service import Service
+from ..http.tracing import Tracing
 from ..ipc import to_scheduler, to_tokenizer
 from ..ipc.orders import Drain, NewEpoch, Order, Ping, Serve, Stop
 from ..ipc.to_launcher import Pong, Ready
@@ -46,14 +47,22 @@ class TokenizerProcess:
             self._requests.try_send,
             max_open_requests=config.max_queued_requests,
             epoch=self._line.report_for_duty(),
+            timed=config.otlp_endpoint is not None,
+        )
+        model_name = config.served_model_name or config.engine.model
+        self._tracing = (
+            None
+            if config.otlp_endpoint is None
+            else Tracing.to_collector(config.otlp_endpoint, model_name)
         )
         service = Service(
             client=self._client,
             config=config,
-            model_name=config.served_model_name or config.engine.model,
+            model_name=model_name,
             model_path=config.engine.model,
             metrics=Metrics(),
             started_at=time.time(),
+            tracing=self._tracing,
         )
         self._server = HttpServer(create_app(service))
         self._socket = socket.socket(fileno=settings.fd)
@@ -68,6 +77,8 @@ class TokenizerProcess:
         self._line.launcher.try_send(Ready(self._pid))
         await self._server.serve(sockets=[self._socket])
         self._client.close()
+        if self._tracing is not None:
+            await asyncio.to_thread(self._tracing.close)
         for mailbox in (self._line.orders, self._line.news):
             loop.remove_reader(mailbox.fd)
         self._line.close()

@@ -15,6 +15,7 @@ from ..messages import (
     Constraint,
     FinishReason,
     LogprobOptions,
+    RequestTimes,
     SchedulingHints,
     TokenLogprob,
     Usage,
@@ -67,6 +68,7 @@ class GenerateChunk(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     finish: FinishReason | None = None
     usage: Usage | None = None
     num_kept_tokens: int = 0
+    times: RequestTimes | None = None
 
 
 class Backend(Protocol):

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -84,7 +85,7 @@ def harness_of(clock: Clock) -> Iterator[MakeHarness]:
     """Makes a harness, without overlap unless told otherwise: a step is a turn then."""
     made: list[Harness] = []
 
-    def make(**options: object) -> Harness:
+    def make(**options: Any) -> Harness:
         grammars = GrammarService(
             byte_tokens(), control_ids=range(256, 260), stop_ids=(EOS,), vocab_width=260
         )

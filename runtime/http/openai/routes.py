@@ -6,8 +6,8 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
 
+from ..arrival import Arrival
 from ..bodies import parse, read_body
-from ..metrics import now
 from ..responses import JsonResponse, until_disconnect
 from ..service import Service
 from .fields import ChatBody, CompletionBody, StreamOptions
@@ -39,17 +39,17 @@ def add_openai_routes(app: FastAPI, service: Service) -> None:
 async def _generated(
     request: Request, service: Service, kind: type[ChatBody] | type[CompletionBody]
 ) -> Response:
-    started_s = now()
+    arrival = Arrival.of(request)
     body = parse(await read_body(request, service.config.max_body_bytes), kind)
     service.check_model(body.model)
-    return await until_disconnect(request, _answer(service, body, started_s))
+    return await until_disconnect(request, _answer(service, body, arrival))
 
 
-async def _answer(service: Service, body: ChatBody | CompletionBody, started_s: float) -> Response:
+async def _answer(service: Service, body: ChatBody | CompletionBody, arrival: Arrival) -> Response:
     if isinstance(body, ChatBody):
-        generation = await submit_chat(service, body, started_s)
+        generation = await submit_chat(service, body, arrival)
     else:
-        generation = await submit_completion(service, body, started_s)
+        generation = await submit_completion(service, body, arrival)
     if body.stream:
         return await generation.stream(body.stream_options or StreamOptions())
     return await generation.whole()

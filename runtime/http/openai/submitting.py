@@ -12,8 +12,8 @@ from ...errors import InvalidRequest
 from ...messages import Constraint, LogprobOptions
 from ...programs.backend import GenerateCall
 from ...scheduler.limits import RequestLimits
+from ..arrival import Arrival
 from ..namespaces import hints_of, namespace_of
-from ..outputs import Outputs
 from ..service import Service
 from .choices import ChatChoices, ChoiceShape, TextChoices
 from .field_names import FieldNames
@@ -28,7 +28,7 @@ _DEFAULT_COMPLETION_LEN = 16
 """What OpenAI's /v1/completions generates at most if it is not told."""
 
 
-async def submit_chat(service: Service, body: ChatBody, started_s: float) -> Generation:
+async def submit_chat(service: Service, body: ChatBody, arrival: Arrival) -> Generation:
     """The generation of one chat answer, up to the end of the context if no length is given."""
     check_served(body)
     length_field, length = _chat_length(body)
@@ -45,10 +45,10 @@ async def submit_chat(service: Service, body: ChatBody, started_s: float) -> Gen
     )
     with asked.names.told("messages"):
         prompt = await chat_prompt(client, body.messages)
-    return await asked.submit(service, [prompt], [body.rid], started_s)
+    return await asked.submit(service, [prompt], [body.rid], arrival)
 
 
-async def submit_completion(service: Service, body: CompletionBody, started_s: float) -> Generation:
+async def submit_completion(service: Service, body: CompletionBody, arrival: Arrival) -> Generation:
     """The generation for all prompts, of 16 tokens each, as far as they fit, if not told."""
     check_served(body)
     constraint, constraint_field = constraint_of(body)
@@ -66,7 +66,7 @@ async def submit_completion(service: Service, body: CompletionBody, started_s: f
     )
     with asked.names.told("prompt"):
         prompts = await text_prompts(client, body.prompt, service.config.max_queued_requests)
-    return await asked.submit(service, prompts, _rids(body.rid, len(prompts)), started_s)
+    return await asked.submit(service, prompts, _rids(body.rid, len(prompts)), arrival)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +90,7 @@ class _Asked:
         service: Service,
         prompts: Sequence[list[int]],
         rids: Sequence[str | None],
-        started_s: float,
+        arrival: Arrival,
     ) -> Generation:
         n = 1 if self.body.n is None else self.body.n
         if len(prompts) * n > service.config.max_queued_requests:
@@ -104,7 +104,7 @@ class _Asked:
         with self.names.told(None):
             opened = await service.client.open(calls, rids)
         return Generation(
-            outputs=Outputs(opened, service.metrics, started_s=started_s),
+            outputs=arrival.outputs(service, opened),
             num_prompts=len(prompts),
             n=n,
             model=service.model_name,
