@@ -99,6 +99,6 @@ def _prompt(line: TraceLine, index: int, scale: int) -> npt.NDArray[np.int32]:
     """Ends with an id of its own, by which it is known again; that token is computed anyway."""
     size = BLOCK // scale
     blocks = np.array(line.hash_ids, np.int32)[:, None] * size + np.arange(size, dtype=np.int32)
-    ids = blocks.reshape(-1)[: max(1, -(-line.input_length // scale))].copy()
+    ids = blocks.reshape(-1).astype(np.int32)[: max(1, -(-line.input_length // scale))].copy()
     ids[-1] = _FIRST_MARK + index
     return ids

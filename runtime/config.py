@@ -6,7 +6,6 @@ Each field says what it is; command line flags derive from the fields (`options_
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Literal, get_args
 
 from espalier.radix.eviction import EvictionPolicy
@@ -292,28 +291,10 @@ class ServerConfig:
                 f"kv_events must be tcp://address:port or ipc://path, not {self.kv_events!r}",
                 param="kv_events",
             )
-        if self.otlp_endpoint is not None:
-            _check_otlp(self.otlp_endpoint)
+        _check_text("otlp_endpoint", self.otlp_endpoint)
         _check_choice("log_level", self.log_level, get_args(LogLevel))
         check_type("engine", self.engine, EngineConfig)
         self.engine.validate()
-
-
-def _check_otlp(endpoint: str) -> None:
-    check_type("otlp_endpoint", endpoint, str)
-    if not endpoint.startswith(("http://", "https://")):
-        raise InvalidRequest(
-            f"otlp_endpoint must be an http:// or https:// URL, not {endpoint!r}",
-            param="otlp_endpoint",
-        )
-    try:
-        import_module("opentelemetry.sdk.trace")
-        import_module("opentelemetry.exporter.otlp.proto.http")
-    except ModuleNotFoundError as error:
-        raise InvalidRequest(
-            f"traces need OpenTelemetry: pip install 'espalier-lm[otel]' ({error})",
-            param="otlp_endpoint",
-        ) from error
 
 
 def _check_text(name: str, value: object) -> None:

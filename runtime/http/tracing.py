@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import Any, Protocol, cast
 
+from ..errors import InvalidRequest
 from ..messages import FinishReason, RequestTimes
 from ..programs.backend import GenerateChunk
 
@@ -121,6 +122,23 @@ class RequestTrace:
 
     def _failed(self, finish: FinishReason) -> None:
         self._span.set_status(self._api.StatusCode.ERROR, finish.message)
+
+
+def check_endpoint(endpoint: str) -> None:
+    """Raise `InvalidRequest` unless traces can be sent to the collector with this base URL."""
+    if not endpoint.startswith(("http://", "https://")):
+        raise InvalidRequest(
+            f"--otlp-endpoint must be an http:// or https:// URL, not {endpoint!r}",
+            param="otlp_endpoint",
+        )
+    try:
+        import_module("opentelemetry.sdk.trace")
+        import_module("opentelemetry.exporter.otlp.proto.http")
+    except ModuleNotFoundError as error:
+        raise InvalidRequest(
+            f"--otlp-endpoint needs OpenTelemetry: pip install 'espalier-lm[otel]' ({error})",
+            param="otlp_endpoint",
+        ) from error
 
 
 class _WallClock:

@@ -22,6 +22,7 @@ from typing import Self
 from ..config import ServerConfig
 from ..errors import EspalierError
 from ..hub.catalog import default_cache_dir
+from ..http.tracing import check_endpoint
 from ..hub.source import resolve_model
 from .directory import PrivateDirectory
 from .listening import listen_tcp, listen_unix, url_of
@@ -38,6 +39,8 @@ class Launcher:
 
     def __init__(self, config: ServerConfig, *, uds: bool = False) -> None:
         config.validate()
+        if config.otlp_endpoint is not None:
+            check_endpoint(config.otlp_endpoint)
         config = _with_model_found(config)
         self._config = config
         directory = PrivateDirectory()

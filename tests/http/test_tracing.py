@@ -16,7 +16,8 @@ import pytest
 
 from espalier.runtime.config import ServerConfig
 from espalier.runtime.errors import InvalidRequest
-from espalier.runtime.http.tracing import Tracing
+from espalier.runtime.http.tracing import Tracing, check_endpoint
+from espalier.runtime.processes.launcher import Launcher
 from tests.http_serving import Serving, serving
 
 TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
@@ -198,17 +199,17 @@ def test_nothing_is_imported_while_nobody_wants_traces() -> None:
 @pytest.mark.skipif(is_installed, reason="OpenTelemetry is installed")
 def test_asked_for_and_not_installed() -> None:
     with pytest.raises(InvalidRequest, match=r"espalier-lm\[otel\]") as refused:
-        ServerConfig.of(otlp_endpoint="http://127.0.0.1:4318")
+        Launcher(ServerConfig.of(otlp_endpoint="http://127.0.0.1:4318"))
     assert refused.value.param == "otlp_endpoint"
 
 
 @needs_opentelemetry
 def test_asked_for_and_installed() -> None:
-    assert ServerConfig.of(otlp_endpoint="http://127.0.0.1:4318").otlp_endpoint
+    check_endpoint("http://127.0.0.1:4318")
 
 
 @pytest.mark.parametrize("endpoint", ["127.0.0.1:4317", "grpc://x", ""])
 def test_only_urls_are_endpoints(endpoint: str) -> None:
     with pytest.raises(InvalidRequest, match="URL") as refused:
-        ServerConfig.of(otlp_endpoint=endpoint)
+        Launcher(ServerConfig.of(otlp_endpoint=endpoint))
     assert refused.value.param == "otlp_endpoint"
