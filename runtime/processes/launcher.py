@@ -21,8 +21,8 @@ from typing import Self
 
 from ..config import ServerConfig
 from ..errors import EspalierError
-from ..hub.catalog import default_cache_dir
 from ..http.tracing import check_endpoint
+from ..hub.catalog import default_cache_dir
 from ..hub.source import resolve_model
 from .directory import PrivateDirectory
 from .listening import listen_tcp, listen_unix, url_of
