@@ -48,4 +48,4 @@ class LoopWatch:
 
     @property
     def data(self) -> dict[LoopPhase, HistogramData]:
-        return {phase: histogram.data for phase, histogram in self._histograms.items()}
+        return {phase: self._histograms[phase].data for phase in LOOP_PHASES}

@@ -209,11 +209,9 @@ class Scheduler:
 
     def _ingest(self, *, wait: bool) -> None:
         """Take what is in the inbox. `wait`: until there is something or a lease expires."""
-        try:
-            message = self.inbox.get(wait, self.leases.next_expiry_s)
         self._watch.start()
         try:
-            message = self.inbox.get() if wait else self.inbox.get_nowait()
+            message = self.inbox.get(wait, self.leases.next_expiry_s)
             self._watch.start()  # not while it slept
             while True:
                 self._take(message)

@@ -39,7 +39,7 @@ def make(request: pytest.FixtureRequest, clock: ManualClock) -> Iterator[Make]:
     harnesses: list[Harness] = []
 
     def build(**options: Any) -> Harness:
-        options = {"overlap": request.param, "now": clock, "weights": WEIGHTS, **options}
+        options = {"overlap": request.param, "clock": clock, "weights": WEIGHTS, **options}
         weights = options.pop("weights")
         harnesses.append(Harness(CONFIG, weights, byte_vocabulary(), **options))
         return harnesses[-1]
