@@ -39,8 +39,10 @@ class ServiceGoals:
 
     def prefill_allowance(self, decodes: Iterable[StepRow]) -> PrefillAllowance:
         """What prompts may add to a step with these decodes."""
+        if self._itl_s is None or not self._model.is_ready:
+            return PrefillAllowance(None, math.inf)
         work = StepWork.of(decodes)
-        if self._itl_s is None or not self._model.is_ready or not work.tokens:
+        if not work.tokens:
             return PrefillAllowance(None, math.inf)
         return PrefillAllowance(self._model, self._itl_s - self._model.predict(work))
 
