@@ -46,9 +46,10 @@ class RadixCache:
 
     def __init__(self, num_slots: int, *, strategy: EvictionStrategy | None = None) -> None:
         """Evicts by `strategy`, the least recently used first unless told otherwise."""
+        self._strategy = strategy or LRU()
         self.tree = RadixTree()
         self.pool = SlotPool(num_slots)
-        self.leaves = EvictableLeaves(strategy or LRU())
+        self.leaves = EvictableLeaves(self._strategy)
         self.unsettled: dict[int, set[Node]] = {}
         self.pending: dict[int, list[IntArray]] = {}
         self.last_step = -1
@@ -236,6 +237,22 @@ class RadixCache:
         evicted = self._num_evictable
         self._evict(evicted)
         return evicted
+
+    def reset(self, last_step: int) -> None:
+        """Start over with an empty tree and all slots free, whatever the books say.
+
+        For books that contradict themselves. No handle and no slot of before may be used any
+        more, and `last_step`, the newest one launched, must be over.
+        """
+        self.tree.roots.clear()
+        self.pool = SlotPool(self.num_slots)
+        self.leaves = EvictableLeaves(self._strategy)
+        self.unsettled.clear()
+        self.pending.clear()
+        self.last_step = last_step
+        self._num_evictable = 0
+        for observer in self._observers:
+            observer.cleared()
 
     def _assert_locked(self, handle: Handle) -> None:
         assert handle.node.lock_count > 0 and handle.length == handle.node.end, (
