@@ -27,11 +27,13 @@ from ..messages import (
     Usage,
 )
 from ..runner.protocol import LaunchedStep, Runner
+from .audit import IdleAudit
 from .control import AbortAll, FlushCache, GrammarReady, Message, ReportStats, Shutdown
 from .ends import End, EndMatcher
 from .holdings import Holdings
 from .planner import Planner
 from .policies import line_maker
+from .rebuild import Patience, reason_of, report
 from .recovery import Doomed, is_unsettled, roll_back
 from .request import Phase, Request
 from .sampling_rows import Vocabulary, sample_row
@@ -92,9 +94,13 @@ class Scheduler:
             aging=config.policy != "priority",
             weights=config.tenant_weights,
         )
+        self._open: dict[int, Request] = {}  # accepted and not ended, by serial
         self._running: list[Request] = []
         self._compiling: dict[int, Request] = {}
         self._in_flight: _Flight | None = None
+        self._newest: _Flight | None = None  # of all that were launched
+        self._audit = IdleAudit(self._holdings.recounting)
+        self._patience = Patience()
         self._outputs: list[TokenOutput] = []
         self._next_serial = 0
         self._next_step = 0
@@ -110,17 +116,25 @@ class Scheduler:
 
     def step(self, *, wait: bool = False) -> bool:
         """One round of the loop; whether there was anything to do. `wait`: sleep when idle."""
+        try:
+            worked = self._round(wait=wait)
+        except Exception as error:  # a bug: from here on nobody knows what is whose
+            self._rebuild(error)
+            worked = True
+        self._emit()
+        return worked
+
+    def _round(self, *, wait: bool) -> bool:
         self._ingest(wait=wait and self.idle)
         if self.idle:
-            self._emit()
             return False
+        self._audit.disturb()
         launched = self._launch()
         flight = self._settle(self._in_flight, successor=launched)
         self._sample(flight)
         self._in_flight = flight
         if flight is not None and flight.num_tokens > self._max_overlap_tokens:
             self._in_flight = self._settle(flight, successor=None)
-        self._emit()
         return True
 
     @property
@@ -139,6 +153,7 @@ class Scheduler:
             num_output_tokens=totals.outputs,
             num_retractions=self._planner.num_retractions,
             num_failed_steps=totals.failed_steps,
+            num_rebuilds=totals.rebuilds,
             num_running=len(self._running),
             num_waiting=len(self._waiting) + len(self._compiling),
             num_compiling=len(self._compiling),
@@ -159,18 +174,28 @@ class Scheduler:
 
     def _ingest(self, *, wait: bool) -> None:
         try:
-            message = self.inbox.get() if wait else self.inbox.get_nowait()
+            message = self._wait() if wait else self.inbox.get_nowait()
             while True:
                 self._take(message)
                 message = self.inbox.get_nowait()
         except Empty:
             return
 
+    def _wait(self) -> Message:
+        """The next message; until it comes the books are recounted, if they should be."""
+        while True:
+            try:
+                return self.inbox.get(timeout=self._audit.wait_s())
+            except Empty:
+                self._audit.go_on()
+
     def _take(self, message: Message) -> None:
+        if not isinstance(message, ReportStats):
+            self._audit.disturb()
         match message:
             case SubmitRequests(requests):
-                for request in requests:
-                    self._accept(request)
+                for request in [self._accept(request) for request in requests]:
+                    self._place(request)
             case AbortRequest(rid):
                 self._abort(lambda request: request.message.rid == rid, "aborted by the client")
             case GrammarReady(serial, grammar):
@@ -192,27 +217,31 @@ class Scheduler:
             reply.set_exception(error)
             raise
 
-    def _accept(self, message: TokenizedRequest) -> None:
+    def _accept(self, message: TokenizedRequest) -> Request:
         ends = EndMatcher(
             message.sampling, self._vocabulary.eos_ids, self._vocabulary.visible_bytes
         )
         request = Request.accept(self._next_serial, message, ends)
         self._next_serial += 1
+        self._open[request.serial] = request
+        return request
+
+    def _place(self, request: Request) -> None:
+        """Put an accepted request where it waits, or refuse it."""
         if self._stopping:
-            self._waiting.add(request)
             reason = FinishReason(kind="abort", message="the engine is shutting down")
             self._end(request, request.ends.so_far(reason))
             return
         if self._goals.may_refuse and (refusal := self._refusal(request)):
-            self._waiting.add(request)
             self._end(request, request.ends.so_far(refusal))
             return
-        if message.constraint is None:
+        constraint = request.message.constraint
+        if constraint is None:
             self._waiting.add(request)
             return
         request.phase = Phase.COMPILING
         self._compiling[request.serial] = request
-        self._grammars.compile(message.constraint).add_done_callback(
+        self._grammars.compile(constraint).add_done_callback(
             lambda grammar: self.inbox.put(GrammarReady(request.serial, grammar))
         )
 
@@ -243,9 +272,12 @@ class Scheduler:
             self._end(request, request.ends.so_far(reason))
 
     def _abort(self, chosen: Callable[[Request], bool], why: str) -> None:
-        everyone = [*self._compiling.values(), *self._waiting, *self._running]
-        for request in filter(chosen, everyone):
-            self._end(request, request.ends.so_far(FinishReason(kind="abort", message=why)))
+        """All of them hear it before anything is taken back: the books may turn out wrong."""
+        reason = FinishReason(kind="abort", message=why)
+        ended = list(filter(chosen, self._open.values()))
+        phases = [self._finish(request, request.ends.so_far(reason)) for request in ended]
+        for request, phase in zip(ended, phases, strict=True):
+            self._unlist(request, phase)
 
     # -- a step --------------------------------------------------------------------------
 
@@ -259,7 +291,8 @@ class Scheduler:
         self._next_step += 1
         self._totals.forward_passes += 1
         self._totals.computed += step.num_tokens
-        return _Flight(self._runner.launch(step), requests)
+        self._newest = _Flight(self._runner.launch(step), requests)
+        return self._newest
 
     def _sample(self, flight: _Flight | None) -> None:
         """Everything that sampling this step needs is known once the one before has settled."""
@@ -284,6 +317,7 @@ class Scheduler:
             logger.exception("step %d failed", flight.number)
             self._recover_from_failure(flight, successor, error)
             return None
+        self._patience.restore()
         self._goals.observe(flight.launched.step, result.device_s)
         self._holdings.settle(flight.number)
         poisoned: list[Request] = []
@@ -316,10 +350,12 @@ class Scheduler:
 
     def _end(self, request: Request, end: End, news: Settlement = NO_NEWS) -> None:
         """Send the one final message of a request and take back what it holds."""
-        self._unlist(request)
-        if request.phase in (Phase.RUNNING, Phase.RETRACTING):
-            self._holdings.leave(request)
-        request.phase = Phase.ENDED
+        self._unlist(request, self._finish(request, end, news))
+
+    def _finish(self, request: Request, end: End, news: Settlement = NO_NEWS) -> Phase:
+        """Send the one final message of a request; the phase in which it was."""
+        del self._open[request.serial]
+        phase, request.phase = request.phase, Phase.ENDED
         self._totals.prompt += request.prompt_len
         self._totals.cached += request.num_cached
         self._outputs.append(
@@ -340,14 +376,20 @@ class Scheduler:
                 num_kept_tokens=end.num_kept_tokens,
             )
         )
+        return phase
 
-    def _unlist(self, request: Request) -> None:
-        if request.phase is Phase.WAITING:
-            self._waiting.remove(request)
-        elif request.phase is Phase.COMPILING:
-            self._compiling.pop(request.serial, None)
-        else:
-            self._running.remove(request)
+    def _unlist(self, request: Request, phase: Phase) -> None:
+        """Take an ended request from where it was in `phase`, and back what it holds."""
+        match phase:
+            case Phase.WAITING:
+                self._waiting.remove(request)
+            case Phase.COMPILING:
+                self._compiling.pop(request.serial, None)
+            case Phase.RUNNING | Phase.RETRACTING:
+                self._running.remove(request)
+                self._holdings.leave(request)
+            case _:
+                pass  # it has just arrived
 
     def _break_deadlock(self) -> None:
         """Requests of which none can be planned, with nothing in flight: a bug here.
@@ -407,6 +449,29 @@ class Scheduler:
         for request in [r for r in self._running if r.phase is Phase.RETRACTING]:
             self._requeue(request)
         return outcome.given_up
+
+    def _rebuild(self, error: Exception) -> None:
+        """Start over with an empty cache; raises `error` when that has not helped before."""
+        self._patience.lose()
+        if self._patience.is_lost:
+            raise error
+        logger.critical("%s", report(error, self._cache, self._open.values()), exc_info=error)
+        if self._newest is not None:
+            self._newest.launched.discard()
+        self._in_flight = None
+        self._totals.rebuilds += 1
+        reason = reason_of(error)
+        for request in list(self._open.values()):
+            if request.holds_kv or self._patience.everyone_ends:
+                request.vacated()
+                self._finish(request, request.ends.so_far(reason))
+        self._running.clear()
+        self._compiling = {s: r for s, r in self._compiling.items() if s in self._open}
+        self._planner.forget_writes()
+        self._holdings.reset(self._next_step - 1)
+        self._waiting.restart(r for r in self._open.values() if r.phase is Phase.WAITING)
+        for request in [r for r in self._open.values() if r.phase is Phase.ARRIVED]:
+            self._place(request)
 
     def _requeue(self, request: Request) -> None:
         """A retracted request yields what it holds and waits again."""

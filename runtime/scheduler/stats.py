@@ -11,7 +11,8 @@ class SchedulerStats:
 
     num_computed_tokens: tokens that forward passes computed. num_prompt_tokens and
     num_cached_tokens: prompt tokens of the requests that have ended, and how many of them
-    came from the cache. num_waiting: queued, those whose grammar is being compiled
+    came from the cache. num_rebuilds: times that the KV pool was emptied because its books were
+    wrong. num_waiting: queued, those whose grammar is being compiled
     included. pool_tokens is the size of the KV pool, of which free_tokens hold nothing and
     evictable_tokens are cached and used by no request.
     """
@@ -23,6 +24,7 @@ class SchedulerStats:
     num_output_tokens: int = 0
     num_retractions: int = 0
     num_failed_steps: int = 0
+    num_rebuilds: int = 0
     num_running: int = 0
     num_waiting: int = 0
     num_compiling: int = 0
@@ -41,3 +43,4 @@ class Totals:
     cached: int = 0
     outputs: int = 0
     failed_steps: int = 0
+    rebuilds: int = 0
