@@ -52,6 +52,7 @@ class Planner:
         """
         draft = _Draft(number, self._config.max_step_tokens, running, waiting, self._unsent)
         self._preempt(draft)
+        draft.retracted = _any_retracting(running)  # else there is room at once
         decodes = [r for r in running if r.todo and not r.prefilling]
         prefills = [r for r in running if r.todo and r.prefilling]
         if self._by_priority:

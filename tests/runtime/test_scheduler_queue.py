@@ -361,3 +361,25 @@ def test_shutdown_ends_everything_with_one_final_message() -> None:
     assert all(o.finish.kind == "abort" for o in outcomes)
     harness.assert_drained()
     harness.close()
+
+
+def test_the_only_running_request_may_be_preempted_with_nothing_in_flight() -> None:
+    """The urgent one takes its row in the same step: else nobody could be planned at all."""
+    harness = Harness(
+        CONFIG,
+        WEIGHTS,
+        byte_vocabulary(),
+        overlap=False,
+        policy="priority",
+        preemption_gap=1,
+        max_running_requests=1,
+    )
+    low = harness.submit([1, 2, 3], max_new_tokens=8)
+    for _ in range(3):
+        harness.step()
+    urgent = harness.submit([4, 5], max_new_tokens=3, hints=SchedulingHints(priority=5))
+    harness.run()
+    assert low.finish.kind == urgent.finish.kind == "length"
+    assert harness.scheduler.stats.num_retractions == 1
+    harness.assert_drained()
+    harness.close()
