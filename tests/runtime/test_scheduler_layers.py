@@ -84,9 +84,11 @@ class CutShort:
     """Runs only the first operations of the plan, up to a layer's boundary, and fails."""
 
     def __init__(self, inner: AnyBackend, fault: Fault, boundary: int) -> None:
-        assert isinstance(inner, NativeBackend)
-        self._inner, self._fault = inner, fault
-        plan = inner.plan
+        native = cast(object, inner)
+        assert isinstance(native, NativeBackend)
+        self._inner = native
+        self._fault = fault
+        plan = native.plan
         ops = plan._ops  # pyright: ignore[reportPrivateUsage]
         ends = [0] + [i + 4 for i, op in enumerate(ops) if isinstance(op, Attention)]
         recorder = Recorder(plan._heads)  # pyright: ignore[reportPrivateUsage]
