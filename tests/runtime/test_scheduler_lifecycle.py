@@ -43,7 +43,8 @@ Event = Literal[
 ENDS: dict[tuple[Place, Event], str] = {
     (place, event): "abort" if event in ("abort", "abort twice", "shutdown") else "length"
     for place, event in product(get_args(Place), get_args(Event))
-} | {("quarantined", "NaN"): "error"}
+}
+ENDS["quarantined", "NaN"] = "error"
 
 
 class HeldGrammars(GrammarService):
