@@ -55,9 +55,10 @@ class RadixCache:
     ) -> None:
         """Evicts by `strategy`, the least recently used first unless told otherwise. `now`: the
         time in seconds, by which nothing is decided."""
+        self._strategy = strategy or LRU()
         self.tree = RadixTree()
         self.pool = SlotPool(num_slots)
-        self.leaves = EvictableLeaves(strategy or LRU())
+        self.leaves = EvictableLeaves(self._strategy)
         self.unsettled: dict[int, set[Node]] = {}
         self.pending: dict[int, list[IntArray]] = {}
         self.last_step = -1
@@ -302,6 +303,22 @@ class RadixCache:
         evicted = self._num_evictable
         self._evict(evicted)
         return evicted
+
+    def reset(self, last_step: int) -> None:
+        """Start over with an empty tree and all slots free, whatever the books say.
+
+        For books that contradict themselves. No handle and no slot of before may be used any
+        more, and `last_step`, the newest one launched, must be over.
+        """
+        self.tree.roots.clear()
+        self.pool = SlotPool(self.num_slots)
+        self.leaves = EvictableLeaves(self._strategy)
+        self.unsettled.clear()
+        self.pending.clear()
+        self.last_step = last_step
+        self._num_evictable = self._num_leased = self._num_yieldable = 0
+        for observer in self._observers:
+            observer.cleared()
 
     def _assert_locked(self, handle: Handle) -> None:
         assert handle.node.lock_count > 0 and handle.length == handle.node.end, (

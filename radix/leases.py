@@ -53,11 +53,13 @@ class Leases:
             self._end(other)
         return True
 
-    def expire(self) -> None:
-        """End the leases whose time has come."""
-        now = self._now()
+    def expire(self) -> bool:
+        """End the leases whose time has come; whether there were any."""
+        now, any_ended = self._now(), False
         while (first := self._first()) is not None and self._expiries[first] <= now:
             self._end(first)
+            any_ended = True
+        return any_ended
 
     def make_room(self, num_slots: int) -> None:
         """End leases, the soonest to expire first, until so many slots are available.
@@ -83,6 +85,11 @@ class Leases:
         """End all leases."""
         for node in list(self._expiries):
             self._end(node)
+
+    def forget(self) -> None:
+        """The cache was reset: there is nothing left to be leased."""
+        self._expiries.clear()
+        self._by_expiry = LazyHeap[Node]()
 
     def _first(self, besides: Node | None = None) -> Node | None:
         """The lease that is the next to expire."""

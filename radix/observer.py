@@ -25,3 +25,7 @@ class TreeObserver(Protocol):
     def detached(self, leaf: Node, parent: Node) -> None:
         """A leaf is gone; `leaf` still has its run and its end."""
         ...
+
+    def cleared(self) -> None:
+        """The tree is empty, and was perhaps not what it should have been before."""
+        ...

@@ -10,24 +10,36 @@ namespace ('tenant-a',)  locks=2
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 
 from .cache import RadixCache
 from .tree import Node
 
 _MAX_IDS = 8
+_MAX_WIDTH = 200  # where the number of lines is limited, too
 
 
-def picture(cache: RadixCache) -> str:
-    """The counters, then every namespace's tree: runs, lengths, locks and promises."""
-    lines = [
+def picture(cache: RadixCache, max_lines: int | None = None) -> str:
+    """The counters, then every namespace's tree: runs, lengths, locks and promises.
+
+    With `max_lines` it ends after so many, also where a broken tree has no end.
+    """
+    lines = _lines(cache)
+    if max_lines is None:
+        return "\n".join(lines)
+    shown = [line[:_MAX_WIDTH] for line in islice(lines, max_lines)]
+    return "\n".join(shown if next(lines, None) is None else [*shown, "…"])
+
+
+def _lines(cache: RadixCache) -> Iterator[str]:
+    yield (
         f"slots {cache.num_slots} = {cache.num_free} free"
         f" + {cache.num_cached} cached ({cache.num_evictable} evictable)"
         f" + {cache.num_in_use} in use + {cache.num_pending} pending; last step {cache.last_step}"
-    ]
+    )
     for namespace, root in cache.tree.roots.items():
-        lines.append(f"namespace {namespace}{_marks(root)}")
-        lines.extend(_branches(root))
-    return "\n".join(lines)
+        yield f"namespace {namespace}{_marks(root)}"
+        yield from _branches(root)
 
 
 def _branches(root: Node) -> Iterator[str]:

@@ -119,6 +119,11 @@ class PrefixWatch:
             group.length = length
             self._park(group, node)
 
+    def cleared(self) -> None:
+        """All is forgotten, the sequences as well: they are watched again if they are added."""
+        self._spots.clear()
+        self._order = LazyHeap[Group]()
+
     # -- groups -------------------------------------------------------------------------
 
     def _follow(self, group: Group, point: Handle) -> None:

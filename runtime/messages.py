@@ -73,9 +73,9 @@ class FinishReason(msgspec.Struct, frozen=True, kw_only=True):
     """Why a request ended; `matched` is the stop string or token id, `message` the error.
 
     `bad_request` tells an error that the request itself caused (its grammar does not
-    compile) from one of the runtime; `lost` one whose process died: it may be sent again;
-    `retry_after_s` one that was refused: it may be sent again after so long. `shutdown` tells
-    an abort that nobody asked for but who ended the runtime.
+    compile) from one of the runtime; `lost` one whose process died, or lost its KV: it may
+    be sent again; `retry_after_s` one that was refused: it may be sent again after so long.
+    `shutdown` tells an abort that nobody asked for but who ended the runtime.
     """
 
     kind: FinishKind

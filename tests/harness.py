@@ -36,6 +36,7 @@ from espalier.runtime.runner.device_runner import DeviceRunner
 from espalier.runtime.runner.kv_pool import KVPool
 from espalier.runtime.runner.protocol import Runner
 from espalier.runtime.sampling.params import SamplingParams
+from espalier.runtime.scheduler.request import Request
 from espalier.runtime.scheduler.sampling_rows import Vocabulary
 from espalier.runtime.scheduler.scheduler import Scheduler
 from espalier.runtime.scheduler.tree_journal import TreeJournal
@@ -113,6 +114,8 @@ class Harness:
         self._journal = journal
         if journal is not None:
             self.cache.observe(journal)
+        self.max_rebuilds = 0
+        """How often the scheduler may find its books wrong in this test."""
         self.outcomes: dict[Key, Outcome] = {}
         self.scheduler = self._scheduler()
         self._next = 0
@@ -194,11 +197,18 @@ class Harness:
         self.scheduler.inbox.put(SubmitRequests(tuple(requests)))
         return self.outcomes[rid, 0]
 
+    def request(self, outcome: Outcome) -> Request:
+        """What the scheduler has of an open request, to be looked at."""
+        open_ = self.scheduler._open  # pyright: ignore[reportPrivateUsage]
+        key = outcome.request.rid, outcome.request.choice
+        return next(request for request in open_.values() if request.key == key)
+
     def abort(self, rid: str) -> None:
         self.scheduler.inbox.put(AbortRequest(rid))
 
     def step(self) -> bool:
         worked = self.scheduler.step()
+        assert self.scheduler.stats.num_rebuilds <= self.max_rebuilds, "see the log"
         if self._check_books:
             check(self.cache, self.scheduler.private_slots(), self.scheduler.leases)
         return worked

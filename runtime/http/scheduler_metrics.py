@@ -91,6 +91,10 @@ def _totals(stats: SchedulerStats) -> dict[str, tuple[str, float]]:
         "num_forward_passes": ("Steps computed.", stats.num_forward_passes),
         "computed_tokens": ("Tokens that steps computed.", stats.num_computed_tokens),
         "num_failed_steps": ("Steps that failed.", stats.num_failed_steps),
+        "num_rebuilds": (
+            "Times that the KV pool was emptied because its books were wrong.",
+            stats.num_rebuilds,
+        ),
         "evicted_tokens": (
             "Cached tokens that made room, or were flushed.",
             stats.num_evicted_tokens,

@@ -8,13 +8,15 @@ touch is handed back only after that step has settled.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from espalier.radix.cache import Handle, RadixCache
+from espalier.radix.check import AccountingError, checking
 from espalier.radix.leases import Leases
+from espalier.radix.picture import picture
 from espalier.radix.tree import Node, ancestry
 
 from .request import Phase, Request
@@ -44,6 +46,7 @@ class Holdings:
         self._cache = cache
         self._leases = leases
         self._share = share
+        self._num_rows = num_rows
         self._free_rows = list(range(num_rows - 1, -1, -1))
         self._departures: deque[_Departure] = deque()
         self._settled_step = -1
@@ -241,6 +244,31 @@ class Holdings:
             self._settled_step = last_step
             self._cache.fail(last_step)
         self._cache.withdraw(doomed)
+
+    def reset(self, last_step: int) -> None:
+        """Forget all that anyone holds: the device is drained, and nothing was right any more.
+
+        `last_step` is the newest one launched.
+        """
+        self._free_rows = list(range(self._num_rows - 1, -1, -1))
+        self._departures.clear()
+        self._settled_step = last_step
+        self._leases.forget()
+        self._cache.reset(last_step)
+
+    def recounting(self) -> Iterator[None]:
+        """Recount the books of an idle scheduler, in pieces; raises AccountingError at the end."""
+        yield from checking(self._cache, leases=self._leases)
+        cache = self._cache
+        if sorted(self._free_rows) != list(range(self._num_rows)) or self._departures:
+            raise AccountingError(
+                f"nobody runs, but of {self._num_rows} rows only these are free: "
+                f"{self._free_rows}; {len(self._departures)} departures"
+            )
+        if cache.num_evictable + cache.num_yieldable != cache.num_cached:
+            raise AccountingError(
+                f"nobody runs, but something is locked by no lease\n{picture(cache, 200)}"
+            )
 
     def path(self, request: Request) -> list[Node]:
         """The nodes that a request's prefix runs through, deepest first."""

@@ -39,6 +39,10 @@ class Planner:
         """Have the next step apply `writes` first: the device may have lost them."""
         self._unsent += writes
 
+    def forget_writes(self) -> None:
+        """No request that ran before runs any more."""
+        self._unsent = []
+
     def plan(
         self, number: int, running: list[Request], waiting: WaitingQueue
     ) -> tuple[Step, list[Request]] | None:

@@ -23,6 +23,10 @@ class Line(Protocol):
 
     def remove(self, request: Request) -> None: ...
 
+    def clear(self) -> None:
+        """Nobody waits any more; the cache was reset."""
+        ...
+
     def best(self, passed: Collection[int]) -> Request | None:
         """The first request, without those whose serial is among the `passed` ones."""
         ...
@@ -40,6 +44,9 @@ class RankedLine:
 
     def remove(self, request: Request) -> None:
         self._heap.discard(request)
+
+    def clear(self) -> None:
+        self._heap = LazyHeap[Request]()
 
     def best(self, passed: Collection[int]) -> Request | None:
         for _, request in self._heap.in_order():
@@ -69,6 +76,10 @@ class PrefixLine:
     def remove(self, request: Request) -> None:
         del self._requests[request.serial]
         self._watch.remove(self._watched.pop(request.serial))
+
+    def clear(self) -> None:
+        self._requests.clear()
+        self._watched.clear()  # the watch, told by the cache, has forgotten them too
 
     def best(self, passed: Collection[int]) -> Request | None:
         watched = self._watch.best(passed)

@@ -24,8 +24,12 @@ from .step import IntArray
 
 
 class Phase(Enum):
-    """Where a request is. COMPILING and WAITING hold nothing; ENDED may hold until settled."""
+    """Where a request is.
 
+    ARRIVED, COMPILING and WAITING hold nothing; ENDED may hold until settled.
+    """
+
+    ARRIVED = auto()  # not in a line yet
     COMPILING = auto()  # its grammar is being compiled
     WAITING = auto()
     RUNNING = auto()
@@ -43,7 +47,7 @@ class Request:
     ids: IntArray  # capacity: prompt + max_new_tokens
     num_ids: int
     slots: IntArray  # slot of each position; valid in [0, kv_len)
-    phase: Phase = Phase.WAITING
+    phase: Phase = Phase.ARRIVED
     matcher: Matcher | None = None
 
     # Held while RUNNING, RETRACTING, and ENDED until the last step has settled.
@@ -78,6 +82,11 @@ class Request:
         if message.logprobs is not None and message.logprobs.prompt_start == 0:
             request.prompt_logprobs.append(TokenLogprob(int(ids[0]), None))  # nothing predicts it
         return request
+
+    @property
+    def holds_kv(self) -> bool:
+        """Whether it has, or is about to get or give back, anything of the device."""
+        return self.phase in (Phase.RUNNING, Phase.RETRACTING)
 
     @property
     def key(self) -> tuple[str, int]:

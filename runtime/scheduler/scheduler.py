@@ -29,6 +29,7 @@ from ..messages import (
     Usage,
 )
 from ..runner.protocol import LaunchedStep, Runner
+from .audit import IdleAudit
 from .control import (
     AbortAll,
     FlushCache,
@@ -44,6 +45,7 @@ from .measures import Measures
 from .phases import LoopWatch
 from .planner import Planner
 from .policies import line_maker
+from .rebuild import Patience, reason_of, report
 from .recovery import Doomed, is_unsettled, roll_back
 from .request import Phase, Request
 from .sampling_rows import Vocabulary, sample_row
@@ -118,9 +120,13 @@ class Scheduler:
             aging=config.policy != "priority",
             weights=config.tenant_weights,
         )
+        self._open: dict[int, Request] = {}  # accepted and not ended, by serial
         self._running: list[Request] = []
         self._compiling: dict[int, Request] = {}
         self._in_flight: _Flight | None = None
+        self._newest: _Flight | None = None  # of all that were launched
+        self._audit = IdleAudit(self._holdings.recounting, clock)
+        self._patience = Patience()
         self._outputs: list[TokenOutput] = []
         self._next_serial = 0
         self._next_step = 0
@@ -140,12 +146,25 @@ class Scheduler:
 
     def step(self, *, wait: bool = False) -> bool:
         """One round of the loop; whether there was anything to do. `wait`: sleep when idle."""
+        try:
+            worked = self._round(wait=wait)
+        except Exception as error:  # a bug: from here on nobody knows what is whose
+            self._rebuild(error)
+            worked = True
+        self._emit()
+        self._watch.lap("emit")
+        if worked:
+            self._watch.end()
+        return worked
+
+    def _round(self, *, wait: bool) -> bool:
         self._ingest(wait=wait and self.idle)
-        self.leases.expire()
+        self._expire_leases()
         self._watch.lap("ingest")
         if self.idle:
-            self._emit()
+            self._audit.go_on()
             return False
+        self._audit.disturb()
         launched = self._launch()
         flight = self._settle(self._in_flight, successor=launched)
         self._watch.lap("settle")
@@ -155,9 +174,6 @@ class Scheduler:
         if flight is not None and flight.num_tokens > self._max_overlap_tokens:
             self._in_flight = self._settle(flight, successor=None)
             self._watch.lap("settle")
-        self._emit()
-        self._watch.lap("emit")
-        self._watch.end()
         return True
 
     @property
@@ -176,6 +192,7 @@ class Scheduler:
             num_output_tokens=totals.outputs,
             num_retractions=self._planner.num_retractions,
             num_failed_steps=totals.failed_steps,
+            num_rebuilds=totals.rebuilds,
             num_evicted_tokens=self._measures.num_evicted,
             num_judged=dict(self._measures.num_judged),
             num_running=len(self._running),
@@ -208,10 +225,10 @@ class Scheduler:
     # -- messages in ---------------------------------------------------------------------
 
     def _ingest(self, *, wait: bool) -> None:
-        """Take what is in the inbox. `wait`: until there is something or a lease expires."""
+        """Take what is in the inbox. `wait`: until there is something, or something to do."""
         self._watch.start()
         try:
-            message = self.inbox.get(wait, self.leases.next_expiry_s)
+            message = self.inbox.get(wait, self._wait_s())
             self._watch.start()  # not while it slept
             while True:
                 self._take(message)
@@ -219,11 +236,18 @@ class Scheduler:
         except Empty:
             return
 
+    def _wait_s(self) -> float | None:
+        """How long an idle scheduler may sleep: until a lease expires or a recount is due."""
+        waits = (self.leases.next_expiry_s, self._audit.wait_s())
+        return min((wait for wait in waits if wait is not None), default=None)
+
     def _take(self, message: Message) -> None:
+        if not isinstance(message, ReportStats):
+            self._audit.disturb()
         match message:
             case SubmitRequests(requests):
-                for request in requests:
-                    self._accept(request)
+                for request in [self._accept(request) for request in requests]:
+                    self._place(request)
             case AbortRequest(rid):
                 reason = FinishReason(kind="abort", message="aborted by the client")
                 self._abort(lambda request: request.message.rid == rid, reason)
@@ -234,7 +258,7 @@ class Scheduler:
             case FlushCache(reply):
                 self._flush(reply)
             case ReportStats(tell):
-                self.leases.expire()
+                self._expire_leases()
                 tell(self.stats)
             case SendSnapshot():
                 if self._journal is not None:
@@ -243,6 +267,10 @@ class Scheduler:
                 self._stopping = True
                 self._abort(lambda _: True, _SHUTDOWN)
 
+    def _expire_leases(self) -> None:
+        if self.leases.expire():
+            self._audit.disturb()
+
     def _flush(self, reply: Future[int]) -> None:
         try:
             reply.set_result(self._holdings.flush())
@@ -250,27 +278,31 @@ class Scheduler:
             reply.set_exception(error)
             raise
 
-    def _accept(self, message: TokenizedRequest) -> None:
+    def _accept(self, message: TokenizedRequest) -> Request:
         ends = EndMatcher(
             message.sampling, self._vocabulary.eos_ids, self._vocabulary.visible_bytes
         )
         request = Request.accept(self._next_serial, message, ends)
         self._measures.accepted(request)
         self._next_serial += 1
+        self._open[request.serial] = request
+        return request
+
+    def _place(self, request: Request) -> None:
+        """Put an accepted request where it waits, or refuse it."""
         if self._stopping:
-            self._waiting.add(request)
             self._end(request, request.ends.so_far(_SHUTDOWN))
             return
         if self._goals.may_refuse and (refusal := self._refusal(request)):
-            self._waiting.add(request)
             self._end(request, request.ends.so_far(refusal))
             return
-        if message.constraint is None:
+        constraint = request.message.constraint
+        if constraint is None:
             self._waiting.add(request)
             return
         request.phase = Phase.COMPILING
         self._compiling[request.serial] = request
-        self._grammars.compile(message.constraint).add_done_callback(
+        self._grammars.compile(constraint).add_done_callback(
             lambda grammar: self.inbox.put(GrammarReady(request.serial, grammar))
         )
 
@@ -302,9 +334,11 @@ class Scheduler:
             self._end(request, request.ends.so_far(reason))
 
     def _abort(self, chosen: Callable[[Request], bool], reason: FinishReason) -> None:
-        everyone = [*self._compiling.values(), *self._waiting, *self._running]
-        for request in filter(chosen, everyone):
-            self._end(request, request.ends.so_far(reason))
+        """All of them hear it before anything is taken back: the books may turn out wrong."""
+        ended = list(filter(chosen, self._open.values()))
+        phases = [self._finish(request, request.ends.so_far(reason)) for request in ended]
+        for request, phase in zip(ended, phases, strict=True):
+            self._unlist(request, phase)
 
     # -- a step --------------------------------------------------------------------------
 
@@ -320,9 +354,9 @@ class Scheduler:
         self._totals.forward_passes += 1
         self._totals.computed += step.num_tokens
         self._measures.scheduled(requests, now)
-        flight = _Flight(self._runner.launch(step), requests)
+        self._newest = _Flight(self._runner.launch(step), requests)
         self._watch.lap("launch")
-        return flight
+        return self._newest
 
     def _sample(self, flight: _Flight | None) -> None:
         """Everything that sampling this step needs is known once the one before has settled."""
@@ -349,6 +383,7 @@ class Scheduler:
             return None
         now = self._watch.lap("wait")
         self._measures.device.observe(result.device_s)
+        self._patience.restore()
         self._goals.observe(flight.launched.step, result.device_s)
         self._holdings.settle(flight.number)
         poisoned: list[Request] = []
@@ -384,12 +419,14 @@ class Scheduler:
 
     def _end(self, request: Request, end: End, news: Settlement = NO_NEWS) -> None:
         """Send the one final message of a request and take back what it holds."""
-        self._unlist(request)
-        if request.phase in (Phase.RUNNING, Phase.RETRACTING):
-            ended_well = end.reason.kind in ("stop", "length")
-            lease_s = request.message.hints.lease_s if ended_well else 0.0
-            self._holdings.leave(request, lease_s=lease_s)
-        request.phase = Phase.ENDED
+        ended_well = end.reason.kind in ("stop", "length")
+        lease_s = request.message.hints.lease_s if ended_well else 0.0
+        self._unlist(request, self._finish(request, end, news), lease_s=lease_s)
+
+    def _finish(self, request: Request, end: End, news: Settlement = NO_NEWS) -> Phase:
+        """Send the one final message of a request; the phase in which it was."""
+        del self._open[request.serial]
+        phase, request.phase = request.phase, Phase.ENDED
         self._measures.ended(request, end.reason)
         self._totals.prompt += request.prompt_len
         self._totals.cached += request.num_cached
@@ -412,14 +449,20 @@ class Scheduler:
                 times=request.times if request.message.timed else None,
             )
         )
+        return phase
 
-    def _unlist(self, request: Request) -> None:
-        if request.phase is Phase.WAITING:
-            self._waiting.remove(request)
-        elif request.phase is Phase.COMPILING:
-            self._compiling.pop(request.serial, None)
-        else:
-            self._running.remove(request)
+    def _unlist(self, request: Request, phase: Phase, *, lease_s: float = 0.0) -> None:
+        """Take an ended request from where it was in `phase`, and back what it holds."""
+        match phase:
+            case Phase.WAITING:
+                self._waiting.remove(request)
+            case Phase.COMPILING:
+                self._compiling.pop(request.serial, None)
+            case Phase.RUNNING | Phase.RETRACTING:
+                self._running.remove(request)
+                self._holdings.leave(request, lease_s=lease_s)
+            case _:
+                pass  # it has just arrived
 
     def _break_deadlock(self) -> None:
         """Requests of which none can be planned, with nothing in flight: a bug here.
@@ -479,6 +522,29 @@ class Scheduler:
         for request in [r for r in self._running if r.phase is Phase.RETRACTING]:
             self._requeue(request)
         return outcome.given_up
+
+    def _rebuild(self, error: Exception) -> None:
+        """Start over with an empty cache; raises `error` when that has not helped before."""
+        self._patience.lose()
+        if self._patience.is_lost:
+            raise error
+        logger.critical("%s", report(error, self._cache, self._open.values()), exc_info=error)
+        if self._newest is not None:
+            self._newest.launched.discard()
+        self._in_flight = None
+        self._totals.rebuilds += 1
+        reason = reason_of(error)
+        for request in list(self._open.values()):
+            if request.holds_kv or self._patience.everyone_ends:
+                request.vacated()
+                self._finish(request, request.ends.so_far(reason))
+        self._running.clear()
+        self._compiling = {s: r for s, r in self._compiling.items() if s in self._open}
+        self._planner.forget_writes()
+        self._holdings.reset(self._next_step - 1)
+        self._waiting.restart(r for r in self._open.values() if r.phase is Phase.WAITING)
+        for request in [r for r in self._open.values() if r.phase is Phase.ARRIVED]:
+            self._place(request)
 
     def _requeue(self, request: Request) -> None:
         """A retracted request yields what it holds and waits again."""

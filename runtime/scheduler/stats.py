@@ -33,12 +33,12 @@ class SchedulerStats:
 
     num_computed_tokens: tokens that forward passes computed. num_prompt_tokens and
     num_cached_tokens: prompt tokens of the requests that have ended, and how many of them
-    came from the cache. num_judged: requests by which of the promised times they missed, if
-    any is promised. num_waiting: queued, those whose grammar is being compiled included.
-    pool_tokens is the size of the KV pool, of which free_tokens hold nothing, tree_tokens are
-    cached, and evictable_tokens cached and used by no request. leased_tokens are kept by
-    leases; of those, yieldable_tokens are used by no request either. started_at: seconds since
-    the epoch.
+    came from the cache. num_rebuilds: times that the KV pool was emptied because its books were
+    wrong. num_judged: requests by which of the promised times they missed, if any is promised.
+    num_waiting: queued, those whose grammar is being compiled included. pool_tokens is the size
+    of the KV pool, of which free_tokens hold nothing, tree_tokens are cached, and
+    evictable_tokens cached and used by no request. leased_tokens are kept by leases; of those,
+    yieldable_tokens are used by no request either. started_at: seconds since the epoch.
     """
 
     num_forward_passes: int = 0
@@ -48,6 +48,7 @@ class SchedulerStats:
     num_output_tokens: int = 0
     num_retractions: int = 0
     num_failed_steps: int = 0
+    num_rebuilds: int = 0
     num_evicted_tokens: int = 0
     num_judged: dict[MissedGoal, int] = field(default_factory=dict[MissedGoal, int])
     num_running: int = 0
@@ -73,3 +74,4 @@ class Totals:
     cached: int = 0
     outputs: int = 0
     failed_steps: int = 0
+    rebuilds: int = 0

@@ -36,6 +36,9 @@ class TreeJournal:
     def detached(self, leaf: Node, parent: Node) -> None:
         self._events.append(Removed(leaf.run, leaf.start, leaf.end))
 
+    def cleared(self) -> None:
+        self._events.append(Cleared())
+
     def publish(self) -> None:
         """Send what has happened since the last time, if anything has."""
         if self._events:

@@ -11,7 +11,7 @@ No policy but `priority` starves: a request that later ones of its tenant have p
 from __future__ import annotations
 
 from bisect import bisect_right, insort
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from espalier.radix.lazy_heap import LazyHeap
@@ -101,6 +101,20 @@ class WaitingQueue:
             tenant.passers.clear()
         else:
             del tenant.passers[: bisect_right(tenant.passers, oldest.serial)]
+
+    def restart(self, requests: Iterable[Request]) -> None:
+        """Hold just these, in lines made anew; what tenants were served stays known.
+
+        After the cache was reset: what stood in the lines may have been wrong, too.
+        """
+        self._requests.clear()
+        self.num_uncached = 0
+        self._turns = LazyHeap[str]()
+        for tenant in self._tenants.values():
+            tenant.arrivals = LazyHeap[Request]()
+            tenant.line.clear()
+        for request in requests:
+            self.add(request)
 
     def admitted(self, request: Request) -> None:
         """Take out an admitted request; it has passed every earlier one that still waits."""

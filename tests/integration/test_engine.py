@@ -29,7 +29,7 @@ from espalier.runtime.errors import (
 from espalier.runtime.messages import Choice, Constraint, Ebnf, JsonSchema, LogprobOptions, Regex
 from espalier.runtime.programs.backend import GenerateCall
 from espalier.runtime.sampling.params import SamplingParams
-from espalier.runtime.scheduler.planner import Planner
+from espalier.runtime.scheduler.scheduler import Scheduler
 
 PERSON = {
     "type": "object",
@@ -303,7 +303,7 @@ def test_a_scheduler_that_stops_fails_everybody_and_nobody_hangs(
     def broken(*_: object, **__: object) -> None:
         raise AssertionError("the books are wrong")
 
-    monkeypatch.setattr(Planner, "plan", broken)
+    monkeypatch.setattr(Scheduler, "step", broken)
     with pytest.raises(RequestFailed, match="the books are wrong"):
         list(chunks)
     with pytest.raises(EngineClosed, match="the books are wrong"):
