@@ -199,7 +199,7 @@ class Harness:
 
     def request(self, outcome: Outcome) -> Request:
         """What the scheduler has of an open request, to be looked at."""
-        open_ = self.scheduler._open  # pyright: ignore[reportPrivateUsage]
+        open_ = self.scheduler._roster.open  # pyright: ignore[reportPrivateUsage]
         key = outcome.request.rid, outcome.request.choice
         return next(request for request in open_.values() if request.key == key)
 

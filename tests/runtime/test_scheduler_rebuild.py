@@ -12,6 +12,8 @@ import pytest
 
 from espalier.radix.slots import SlotState
 from espalier.runtime.config import SchedulePolicy
+from espalier.runtime.grammar.xgrammar_engine import CompiledGrammar
+from espalier.runtime.messages import Regex
 from espalier.runtime.scheduler import audit
 from espalier.runtime.scheduler.audit import IdleAudit
 from espalier.runtime.scheduler.control import FlushCache, Shutdown
@@ -75,12 +77,12 @@ def cut_a_branch_off(harness: Harness) -> None:
 
 
 def lose_a_path(harness: Harness) -> None:
-    request = next(iter(harness.scheduler._running))  # pyright: ignore[reportPrivateUsage]
+    request = next(iter(harness.scheduler._roster.running))  # pyright: ignore[reportPrivateUsage]
     request.handle = None
 
 
 def forget_a_running_request(harness: Harness) -> None:
-    harness.scheduler._running.pop()  # pyright: ignore[reportPrivateUsage]
+    harness.scheduler._roster.running.pop()  # pyright: ignore[reportPrivateUsage]
 
 
 AT_ONCE: list[Harm] = [unlock_once_too_often, end_a_step_that_has_not_been, lose_a_path]
@@ -353,3 +355,24 @@ def test_what_has_leaked_is_found_in_the_quiet(make: Callable[..., Harness], har
     harness.run()
     assert again.finish.kind == "length"
     recount(harness)
+
+
+def test_a_request_whose_matcher_cannot_be_made_ends_and_the_others_go_on(
+    make: Callable[..., Harness], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is in no line at that moment: not among those that compile, nor those that wait."""
+
+    def broken(_: CompiledGrammar) -> None:
+        raise AssertionError("no matcher")
+
+    monkeypatch.setattr(CompiledGrammar, "matcher", broken)
+    harness = make()
+    constrained = harness.submit(prompt(30), max_new_tokens=5, constraint=Regex("a+"))
+    other = harness.submit(prompt(30, salt=1), max_new_tokens=5)
+    for _ in range(2000):
+        harness.step()
+        if constrained.finals and other.finals:
+            break
+    assert "no matcher" in constrained.finish.message
+    assert other.finish.kind in ("error", "length")
+    assert_sound(harness)
