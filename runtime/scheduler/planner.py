@@ -7,6 +7,7 @@ admissions. All rows go through one path: match deeper, grow, extend.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from ..config import SchedulerConfig
 from .holdings import Holdings
@@ -141,16 +142,17 @@ class Planner:
     def _has_room(self, request: Request, running: list[Request]) -> bool:
         if not self._holdings.num_free_rows:
             return False
-        return self._holdings.fits(request, self._reserve(request, running))
+        return self._holdings.fits(request, self._reserve(request, _Owed.to(running)))
 
     def _admit(self, draft: _Draft) -> None:
         misfits: list[Request] = []
         tried: set[int] = set()
+        owed = _Owed.to(draft.running)
         while draft.has_room_for_prefill and self._holdings.num_free_rows:
             request = draft.waiting.next(tried)
             if request is None:
                 return
-            write = self._holdings.admit(request, self._reserve(request, draft.running))
+            write = self._holdings.admit(request, self._reserve(request, owed))
             if write is None:
                 tried.add(request.serial)
                 misfits.append(request)
@@ -163,22 +165,37 @@ class Planner:
             draft.running.append(request)
             draft.writes.append(write)
             self._plan_row(draft, request)
+            owed = _Owed.to(draft.running)
 
-    def _reserve(self, request: Request, running: list[Request]) -> int:
+    def _reserve(self, request: Request, owed: _Owed | None) -> int:
         """Slots that must stay available after admitting `request`.
 
         The rest of every running prompt, and of each output the share that is expected to
         be needed. A request that would run alone needs no reserve: it fits by admission.
         """
-        if not running:
+        if owed is None:
             return 0
-        prompts = sum(max(0, r.promise_len - r.kv_len) for r in running)
-        outputs = sum(r.samples_left for r in running) + request.samples_left
-        return prompts + int(self._reserve_share * outputs)
+        return owed.prompts + int(self._reserve_share * (owed.outputs + request.samples_left))
 
     def _relax_reserve(self) -> None:
         low = self._config.new_token_reserve
         self._reserve_share = max(low, self._reserve_share * 0.999)
+
+
+@dataclass(frozen=True, slots=True)
+class _Owed:
+    """Tokens that running requests have no slots for yet, of their prompts and their outputs."""
+
+    prompts: int
+    outputs: int
+
+    @classmethod
+    def to(cls, running: list[Request]) -> _Owed | None:
+        """None if nothing runs."""
+        if not running:
+            return None
+        prompts = sum(max(0, r.promise_len - r.kv_len) for r in running)
+        return cls(prompts, sum(r.samples_left for r in running))
 
 
 def _any_retracting(running: list[Request]) -> bool:

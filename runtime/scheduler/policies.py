@@ -5,11 +5,11 @@ A line finds its best request at the cost of those that are looked at, however m
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Callable, Collection
 from typing import Any, Protocol
 
 from espalier.radix.cache import RadixCache
-from espalier.radix.lazy_heap import LazyHeap
 from espalier.radix.watch import PrefixWatch, Watched
 
 from ..config import SchedulePolicy
@@ -37,20 +37,22 @@ class RankedLine:
 
     def __init__(self, rank: Callable[[Request], Any]) -> None:
         self._rank = rank
-        self._heap = LazyHeap[Request]()
+        self._requests: list[tuple[Any, int, Request]] = []  # by rank and serial, ascending
 
     def add(self, request: Request) -> None:
-        self._heap.put(request, (self._rank(request), request.serial))
+        insort(self._requests, (self._rank(request), request.serial, request))
 
     def remove(self, request: Request) -> None:
-        self._heap.discard(request)
+        index = bisect_left(self._requests, (self._rank(request), request.serial))
+        assert self._requests[index][2] is request, request.key
+        del self._requests[index]
 
     def clear(self) -> None:
-        self._heap = LazyHeap[Request]()
+        self._requests.clear()
 
     def best(self, passed: Collection[int]) -> Request | None:
-        for _, request in self._heap.in_order():
-            if request.serial not in passed:
+        for _, serial, request in self._requests:
+            if serial not in passed:
                 return request
         return None
 

@@ -82,7 +82,7 @@ def test_all_settings_are_reported_and_drawn() -> None:
 
 def test_planning_measures_every_line_under_every_setting() -> None:
     rows = planning_rows(num_requests=80, num_steps=30)
-    assert len({row.name for row in rows}) == len(rows) == 3 * 2 * len(SETTINGS)
+    assert len({row.name for row in rows}) == len(rows) == 5 * 2 * len(SETTINGS)
     assert all(row.value > 0 for row in rows)
 
 
