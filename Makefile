@@ -4,7 +4,7 @@ BIN := .venv/bin
 # A bare `torch` may be a CUDA build of several gigabytes: the tested CPU version goes first.
 TORCH := $(shell grep '^torch==' constraints.txt)
 
-.PHONY: demo test check format bench peers sanitize emulate clean
+.PHONY: demo test check format bench soak peers sanitize emulate clean
 
 demo: .venv/.installed
 	@$(BIN)/espalier pull smollm2
@@ -30,6 +30,10 @@ bench: .venv/.installed
 	$(BIN)/espalier pull smollm2
 	$(BIN)/python -m bench.step --json bench/out/step.json
 	$(BIN)/python -m bench.step --http --json bench/out/http.json
+
+# Ten minutes of traffic, kills and hostile input; the tests have a minute of the same.
+soak: .venv/.installed
+	$(BIN)/python -m bench.soak --seconds 600 --json bench/out/soak.json
 
 # The tests of the native kernels on a build that stops at the first error of memory or meaning.
 SANITIZED := build/sanitized/_cpu.abi3.so

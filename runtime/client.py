@@ -25,7 +25,7 @@ from .ipc.to_scheduler import (
     Submit,
 )
 from .ipc.to_tokenizer import CacheFlushed, StatsReport, TextBatch, TokenizerNews
-from .messages import FinishReason, TokenizedRequest, TokenLogprob
+from .messages import FinishReason, TokenizedRequest, TokenLogprob, Usage
 from .programs.backend import GenerateCall, GenerateChunk, RoleMarkers, TextPiece
 from .scheduler.limits import RequestLimits
 from .scheduler.stats import SchedulerStats
@@ -248,7 +248,13 @@ class RuntimeClient:
         for index, requests in enumerate(expanded):
             rid, name = requests[0].rid, names[index] if names else None
             self._open[rid] = _OpenCall(
-                opened, index, rid, name, set(range(len(requests))), self._choice_ended
+                opened,
+                index,
+                rid,
+                name,
+                len(requests[0].input_ids),
+                dict.fromkeys(range(len(requests)), 0),
+                self._choice_ended,
             )
             opened.rids.append(rid)
             if name is not None:
@@ -368,25 +374,32 @@ class OpenCalls:
 
 @dataclass(slots=True)
 class _OpenCall:
-    """One call; `running` has the choices whose last output has not come yet."""
+    """One call; `running` has the choices whose last output has not come yet, with the number
+    of tokens that have."""
 
     opened: OpenCalls
     index: int
     rid: str
     name: str | None
-    running: set[int]
+    prompt_len: int
+    running: dict[int, int]
     choice_ended: Callable[[_OpenCall], None]
 
     def put(self, chunk: GenerateChunk) -> None:
-        if chunk.finish is not None:
-            self.running.remove(chunk.choice)
+        if chunk.finish is None:
+            self.running[chunk.choice] += len(chunk.ids)
+        else:
+            del self.running[chunk.choice]
             self.choice_ended(self)
         self.opened.put(self.index, chunk)
 
     def end_all(self, finish: FinishReason) -> None:
-        """No more outputs will come."""
-        for choice in sorted(self.running):
-            self.put(GenerateChunk(choice=choice, finish=finish))
+        """No more outputs will come: what has come is what is charged."""
+        for choice, num_tokens in sorted(self.running.items()):
+            usage = Usage(
+                prompt_tokens=self.prompt_len, completion_tokens=num_tokens, cached_tokens=0
+            )
+            self.put(GenerateChunk(choice=choice, finish=finish, usage=usage))
 
 
 def _checked(chunk: GenerateChunk) -> GenerateChunk:

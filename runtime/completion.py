@@ -13,8 +13,8 @@ from .programs.backend import GenerateChunk
 class Completion(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that one choice gave. `ids` has all output tokens, a matched stop included.
 
-    `num_kept_tokens` of them lie wholly inside the text. Where the process that counted died,
-    `usage` is all zeros.
+    `num_kept_tokens` of them lie wholly inside the text. Where the end did not come from the
+    scheduler, as a process died or the runtime shut down, `usage` says nothing of the cache.
     """
 
     text: str

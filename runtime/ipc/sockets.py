@@ -108,7 +108,15 @@ class Broadcast(Generic[T]):
         except zmq.ZMQError as error:
             self._socket.close()
             raise LaunchError(f"nothing can be published at {endpoint}: {error}") from None
+        self._endpoint = endpoint
         self._wire = wire
 
     def send(self, message: T) -> None:
         self._socket.send(self._wire.encode(message), zmq.NOBLOCK)
+
+    def close(self) -> None:
+        """Forget what is still queued, and leave no file behind: ZeroMQ would."""
+        self._socket.close(linger=0)
+        path = self._endpoint.removeprefix("ipc://")
+        if path != self._endpoint and not path.startswith("@"):  # an abstract one has no file
+            Path(path).unlink(missing_ok=True)

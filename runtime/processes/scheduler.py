@@ -11,6 +11,7 @@ from functools import partial
 from ..assembly import assemble
 from ..ipc import to_detokenizer, to_scheduler, to_subscribers, to_tokenizer
 from ..ipc.orders import NewEpoch, Order, Ping, Stop
+from ..ipc.sockets import Broadcast
 from ..ipc.to_detokenizer import TokenBatch
 from ..ipc.to_launcher import Pong, Ready
 from ..ipc.to_tokenizer import CacheFlushed, StatsReport
@@ -41,11 +42,13 @@ class SchedulerProcess:
         self._reports = line.to_launcher()
         self._tokens = line.to("detokenizer", to_detokenizer.WIRE)
         self._answers = line.to("tokenizer", to_tokenizer.WIRE)
+        endpoint = settings.config.kv_events
+        self._events = None if endpoint is None else line.broadcast(endpoint, to_subscribers.WIRE)
         self._assembly = assemble(
             settings.config.engine,
             model,
             self._send_outputs,
-            _journal(line, settings.config.kv_events),
+            None if self._events is None else _journal(self._events),
         )
         self._inbox = self._assembly.scheduler.inbox
         self._link = SchedulerLink(epoch, self._inbox, self._send_tokens, self._send_answer)
@@ -60,6 +63,8 @@ class SchedulerProcess:
         self._assembly.scheduler.run()
         reader.join()
         self._assembly.close()
+        if self._events is not None:
+            self._events.close()
 
     # -- the scheduler's thread ------------------------------------------------------------
 
@@ -112,8 +117,6 @@ class SchedulerProcess:
                 raise AssertionError(f"not an order for the scheduler: {order}")
 
 
-def _journal(line: Line[to_scheduler.SchedulerNews], endpoint: str | None) -> TreeJournal | None:
-    """What is published at `endpoint`, in an epoch of this process's own."""
-    if endpoint is None:
-        return None
-    return TreeJournal(secrets.randbits(63), line.broadcast(endpoint, to_subscribers.WIRE).send)
+def _journal(events: Broadcast[to_subscribers.EventBatch]) -> TreeJournal:
+    """What is published, in an epoch of this process's own."""
+    return TreeJournal(secrets.randbits(63), events.send)

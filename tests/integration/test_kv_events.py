@@ -44,6 +44,16 @@ def server(endpoint: str) -> Iterator[Launcher]:
         yield running
 
 
+def test_its_socket_goes_with_the_server(endpoint: str) -> None:
+    path = Path(endpoint.removeprefix("ipc://"))
+    with launcher(kv_events=endpoint) as server:
+        assert path.is_socket()
+        os.kill(server.pids["scheduler"], signal.SIGKILL)
+        seconds_until(lambda: not is_ready(server.url))
+        seconds_until(lambda: is_ready(server.url))
+    assert not path.exists()
+
+
 def ask(url: str) -> None:
     httpx.post(f"{url}/kv_events/snapshot", timeout=DEADLINE_S).raise_for_status()
 

@@ -13,7 +13,7 @@ from espalier.runtime.client import OpenCalls, RuntimeClient
 from espalier.runtime.errors import InvalidRequest, RequestFailed, Unavailable
 from espalier.runtime.ipc.to_scheduler import Abort, FlushCache, SchedulerNews, Submit
 from espalier.runtime.ipc.to_tokenizer import CacheFlushed, TextBatch, TextOutput
-from espalier.runtime.messages import FinishReason, Regex
+from espalier.runtime.messages import FinishReason, Regex, Usage
 from espalier.runtime.programs.backend import GenerateCall, GenerateChunk, TextPiece
 from espalier.runtime.sampling.params import SamplingParams
 from espalier.runtime.scheduler.limits import RequestLimits
@@ -270,6 +270,25 @@ def test_closing_the_client_aborts_and_tells_everybody() -> None:
         assert wire.sent[1:] == [Abort(0, calls.rids[0])]
         with pytest.raises(Unavailable, match="shutting down"):
             await wire.client.open([call()])
+
+    run(test())
+
+
+@pytest.mark.parametrize("end", ["close", "new_epoch"])
+def test_who_is_cut_off_is_charged_for_what_has_come(end: str) -> None:
+    async def test() -> None:
+        wire = serving()
+        two = SamplingParams(max_new_tokens=4, n=2)
+        calls = await wire.client.open([call(input_ids=[1, 2, 3], sampling=two)])
+        wire.answer(calls, ids=(5, 6))
+        wire.answer(calls, ids=(7,))
+        wire.client.close() if end == "close" else wire.client.new_epoch(1, "a process ended")
+        chunks = [(await calls.next())[1] for _ in range(4)]
+        usages = {chunk.choice: chunk.usage for chunk in chunks if chunk.finish is not None}
+        assert usages == {
+            choice: Usage(prompt_tokens=3, completion_tokens=count, cached_tokens=0)
+            for choice, count in enumerate([3, 0])
+        }
 
     run(test())
 

@@ -169,6 +169,16 @@ def test_a_broadcast_waits_for_nobody(context: Context, tmp_path: Path) -> None:
     assert got == sorted(got) and 0 < len(got) < 5 * MAX_QUEUED_MESSAGES - 1
 
 
+@pytest.mark.parametrize("name", ["{}/events", "@espalier-test-{}"])
+def test_a_broadcast_that_is_closed_leaves_no_file(
+    context: Context, tmp_path: Path, name: str
+) -> None:
+    broadcast = Broadcast(context, "ipc://" + name.format(tmp_path), orders.WIRE)
+    assert [*tmp_path.iterdir()] == ([] if name[0] == "@" else [tmp_path / "events"])
+    broadcast.close()
+    assert not [*tmp_path.iterdir()]
+
+
 def test_a_broadcast_that_cannot_be_bound_says_where(context: Context) -> None:
     with pytest.raises(LaunchError, match="ipc:///nowhere/at/all"):
         Broadcast(context, "ipc:///nowhere/at/all", orders.WIRE)
