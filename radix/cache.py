@@ -122,6 +122,10 @@ class RadixCache:
         """Tell `observer` of every change of the tree from now on."""
         self._observers.append(observer)
 
+    def stop_observing(self, observer: TreeObserver) -> None:
+        """Tell it no more."""
+        self._observers.remove(observer)
+
     def watch_evictions(self, tell: Callable[[int, float], None]) -> None:
         """Call `tell` at every eviction: how many tokens, and the seconds since the last lock on
         them was given up."""

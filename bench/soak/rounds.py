@@ -183,8 +183,9 @@ class Soak:
         for name, found in books.items():
             if found != pool:
                 self._ledger.wrong(f"{name}: {found} of {pool}: {stats}, flushed: {after}")
-        if after["num_failed_steps"]:
-            self._ledger.wrong(f"{after['num_failed_steps']} steps failed")
+        for bug in ("num_failed_steps", "num_rebuilds"):
+            if after[bug]:
+                self._ledger.wrong(f"{bug}: {after[bug]}")
         health = await get(server.address, "/health")
         if json.loads(health.body) != {"status": "ok"}:
             self._ledger.wrong(f"/health: {health.text}")

@@ -61,25 +61,32 @@ class PrefixLine:
     """The longest prefix in the cache first, then by arrival.
 
     That is what the tree holds at this moment: a request that is admitted puts others forward
-    that begin like it, in the same step.
+    that begin like it, in the same step. The cache is observed while anybody waits here.
     """
 
-    def __init__(self, watch: PrefixWatch) -> None:
-        self._watch = watch
+    def __init__(self, cache: RadixCache) -> None:
+        self._cache = cache
+        self._watch = PrefixWatch(cache.tree)
         self._watched: dict[int, Watched] = {}
         self._requests: dict[int, Request] = {}
 
     def add(self, request: Request) -> None:
         serial, cap = request.serial, 0 if request.quarantined else request.match_cap
         ids = request.ids[: max(cap, 0)]
+        if not self._requests:
+            self._cache.observe(self._watch)
         self._requests[serial] = request
         self._watched[serial] = self._watch.add(serial, request.message.namespace, ids)
 
     def remove(self, request: Request) -> None:
         del self._requests[request.serial]
         self._watch.remove(self._watched.pop(request.serial))
+        if not self._requests:
+            self._cache.stop_observing(self._watch)
 
     def clear(self) -> None:
+        if self._requests:
+            self._cache.stop_observing(self._watch)
         self._requests.clear()
         self._watched.clear()  # the watch, told by the cache, has forgotten them too
 
@@ -101,12 +108,6 @@ def line_maker(policy: SchedulePolicy, cache: RadixCache, *, share: bool) -> Cal
         case "program":
             return lambda: RankedLine(lambda r: r.message.hints.stages_left)
         case "lpm" if share:
-            return lambda: PrefixLine(_watch(cache))
+            return lambda: PrefixLine(cache)
         case _:
             return arrival_line
-
-
-def _watch(cache: RadixCache) -> PrefixWatch:
-    watch = PrefixWatch(cache.tree)
-    cache.observe(watch)
-    return watch

@@ -188,6 +188,22 @@ def test_tenants_that_left_are_forgotten() -> None:
     assert len(queue._tenants) <= 1025  # pyright: ignore[reportPrivateUsage]
 
 
+def test_the_cache_is_observed_only_while_somebody_waits() -> None:
+    """A tenant that has left costs the changes of the tree nothing."""
+    cache = RadixCache(64)
+    queue = WaitingQueue(line_maker("lpm", cache, share=True), 4, weights={})
+    observers = cache._observers  # pyright: ignore[reportPrivateUsage]
+    for serial in range(40):
+        queue.add(waiting_request(serial, tenant=f"tenant {serial}"))
+    assert len(observers) == 40
+    for request in list(queue)[:30]:
+        queue.admitted(request)
+    assert len(observers) == 10
+    cache.reset(0)
+    queue.restart(list(queue)[:3])
+    assert len(observers) == 3
+
+
 def test_a_cold_request_is_served_among_warm_ones() -> None:
     """End to end: with one row, at most `max_passes` warm requests go before the cold one."""
     harness = Harness(CONFIG, WEIGHTS, byte_vocabulary(), max_running_requests=1, max_passes=4)
