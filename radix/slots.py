@@ -6,6 +6,8 @@ A slot is a place for one token's KV. It goes round through four states:
       ▲                │          │
       │                ▼          ▼
       └──────────── PENDING  (or straight to FREE)
+
+radix/csrc/slots.h keeps the same ledger; core.py says which of the two runs.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The radix tree: nodes, points, and the moves that keep its shape.
 
 Knows what a node carries, but not when it may be locked, filled or evicted: see cache.py.
-Token ids and slots only, never text.
+Token ids and slots only, never text. What is written here radix/csrc does as well, and core.py
+says which of the two runs.
 
     ()                          namespace root, end = 0
     └─ [5 6 7 8]                start = 0, end = 4

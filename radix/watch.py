@@ -21,7 +21,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Collection
 
-from .tree import Handle, Node, RadixTree, common_len
+from .core import Handle, Node, RadixTree, common_len
 from .types import IntArray, Namespace
 from .watch_branch import Branch, Place, Watched
 

@@ -14,7 +14,7 @@ from bisect import bisect_left, insort
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from .tree import Node, common_len
+from .core import Node, common_len
 from .types import IntArray, Namespace
 
 Place = Node | Namespace  # a node, or, as an idle root is forgotten, the namespace of a root

@@ -62,11 +62,12 @@ class Holder:
 class CacheMachine(RuleBasedStateMachine):
     eviction: ClassVar[tuple[EvictionStrategy, Ranking]] = (LRU(), oracles.lru)
     """The cache's strategy, and the oracle's idea of it."""
+    cache_type: ClassVar[type[RadixCache]] = RadixCache
 
     def __init__(self) -> None:
         super().__init__()
         strategy, ranking = self.eviction
-        self.cache = RadixCache(NUM_SLOTS, strategy=strategy)
+        self.cache = self.cache_type(NUM_SLOTS, strategy=strategy)
         self.oracle = Oracle(ranking)
         self.watch = PrefixWatch(self.cache.tree)
         self.cache.observe(self.watch)

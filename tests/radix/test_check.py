@@ -85,11 +85,6 @@ def lose_slots(cache: RadixCache) -> None:
     node.slots = node.slots[:1]
 
 
-def widen(cache: RadixCache) -> None:
-    node = node_of(cache, 3)
-    node.slots = cast(IntArray, node.slots.astype(np.int64))
-
-
 def share_a_slot(cache: RadixCache) -> None:
     node_of(cache, 3).slots = node_of(cache, 1).slots
 
@@ -164,7 +159,6 @@ def trim_unbooked(cache: RadixCache) -> None:
         (unlink, "does not continue its parent"),
         (misplace, "does not continue its parent"),
         (lose_slots, "has 1 slots"),
-        (widen, "not int32"),
         (share_a_slot, "CACHED: found"),
         (over_lock, "locks below"),
         (under_lock, "promised but not locked"),
@@ -192,6 +186,14 @@ def test_each_contradiction_is_found_and_drawn(
     with pytest.raises(AccountingError, match=message) as caught:
         check(cache, [private])
     assert "slots 12 =" in str(caught.value)
+
+
+def test_a_run_of_wider_numbers_is_found_if_it_is_not_refused() -> None:
+    cache, private = sample()
+    node = node_of(cache, 3)
+    with pytest.raises((AccountingError, TypeError), match="int32"):
+        node.slots = cast(IntArray, node.slots.astype(np.int64))
+        check(cache, [private])
 
 
 def test_leases_must_be_those_that_are_shown() -> None:

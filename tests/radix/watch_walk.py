@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from espalier.radix.tree import Handle, RadixTree
+from espalier.radix.tree import RadixTree
 from espalier.radix.watch import PrefixWatch, Watched
 from espalier.radix.watch_branch import Branch, Place
 
@@ -58,7 +58,7 @@ def _check_held(branch: Branch, namespace: tuple[str, ...], tree: RadixTree) -> 
         return
     assert branch.held == point.length
     if branch.parent is not None:
-        at = tree.locate(Handle(point.node, point.length)).node
+        at = tree.locate(point).node
         assert branch.place is at
 
 

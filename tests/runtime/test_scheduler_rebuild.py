@@ -57,9 +57,7 @@ def unlock_once_too_often(harness: Harness) -> None:
 
 
 def lose_the_free_slots(harness: Harness) -> None:
-    pool = harness.cache.pool
-    pool._counts[SlotState.FREE] += 5000  # pyright: ignore[reportPrivateUsage]
-    pool._counts[SlotState.IN_USE] -= 5000  # pyright: ignore[reportPrivateUsage]
+    harness.cache.pool.alloc(harness.cache.num_free // 2)
 
 
 def free_what_is_cached(harness: Harness) -> None:
@@ -333,7 +331,7 @@ def leak_slots(harness: Harness) -> None:
 
 
 def miscount(harness: Harness) -> None:
-    harness.cache.pool._counts[SlotState.FREE] -= 1  # pyright: ignore[reportPrivateUsage]
+    harness.cache._num_evictable -= 1  # pyright: ignore[reportPrivateUsage]
 
 
 def leak_a_row(harness: Harness) -> None:
