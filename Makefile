@@ -35,19 +35,24 @@ bench: .venv/.installed
 soak: .venv/.installed
 	$(BIN)/python -m bench.soak --seconds 600 --json bench/out/soak.json
 
-# The tests of the native kernels on a build that stops at the first error of memory or meaning.
-SANITIZED := build/sanitized/_cpu.abi3.so
-$(SANITIZED): $(wildcard kernels/csrc/*) .venv/.installed
+# The tests of the native code on a build that stops at the first error of memory or meaning.
+SANITIZED := build/sanitized/_cpu.abi3.so build/sanitized/_core.abi3.so
+build/sanitized/_cpu.abi3.so: $(wildcard kernels/csrc/*)
+build/sanitized/_core.abi3.so: $(wildcard radix/csrc/*)
+$(SANITIZED): .venv/.installed
 	mkdir -p $(@D)
 	g++ -std=c++20 -O1 -g -ffp-contract=off -fno-math-errno -fPIC -shared -pthread \
 	    -fsanitize=address,undefined -fno-sanitize-recover=all -DPy_LIMITED_API=0x030B0000 \
 	    -I$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("include"))') \
-	    kernels/csrc/*.cpp -o $@
+	    $(filter %.cpp,$^) -o $@
 
+SANITIZER := LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" \
+    ASAN_OPTIONS=detect_leaks=0 $(BIN)/python tests/sanitized.py
+# Python's own allocator would hide what the radix tree's core uses after it has been freed.
 sanitize: $(SANITIZED)
-	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" \
-	    ASAN_OPTIONS=detect_leaks=0 $(BIN)/python tests/sanitized.py $(SANITIZED) -q \
+	$(SANITIZER) espalier.kernels._cpu build/sanitized/_cpu.abi3.so -q \
 	    tests/kernels tests/runtime/test_native_sampler.py tests/runtime/test_native_invariance.py
+	PYTHONMALLOC=malloc $(SANITIZER) espalier.radix._core build/sanitized/_core.abi3.so -q tests/radix
 
 # The AVX-512 kernels on a processor without: SIMDe computes their instructions in AVX2's. GCC 12
 # breaks down over vectors of 64 bytes without -fno-tree-sra.
@@ -63,18 +68,18 @@ $(EMULATED): $(wildcard kernels/csrc/* tests/emulation/*) .venv/.installed
 	    kernels/csrc/*.cpp -o $@
 
 emulate: $(EMULATED)
-	$(BIN)/python tests/sanitized.py $(EMULATED) -q \
+	$(BIN)/python tests/sanitized.py espalier.kernels._cpu $(EMULATED) -q \
 	    tests/kernels tests/runtime/test_native_sampler.py tests/runtime/test_native_invariance.py
 
 peers: .venv/.installed
 	$(BIN)/espalier pull smollm2
 	$(BIN)/python -m bench.peers.setup
 
-.venv/.installed: pyproject.toml constraints.txt $(wildcard kernels/csrc/*)
+.venv/.installed: pyproject.toml constraints.txt $(wildcard kernels/csrc/* radix/csrc/*)
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet $(TORCH)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
 clean:
-	rm -rf .venv kernels/*.so build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv kernels/*.so radix/*.so build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,7 +1,7 @@
-"""Runs pytest with the native extension from another file: one built with sanitizers, or that
+"""Runs pytest with a native extension from another file: one built with sanitizers, or that
 emulates a processor.
 
-python tests/sanitized.py FILE [pytest arguments]   (`make sanitize` and `make emulate` do it all)
+python tests/sanitized.py MODULE FILE [pytest arguments]   (`make sanitize`, `make emulate` do it)
 """
 
 from __future__ import annotations
@@ -12,15 +12,13 @@ from importlib.util import module_from_spec, spec_from_file_location
 
 import pytest
 
-NAME = "espalier.kernels._cpu"
-
 
 def main() -> int:
-    path, *arguments = sys.argv[1:]
-    spec = spec_from_file_location(NAME, path, loader=ExtensionFileLoader(NAME, path))
+    name, path, *arguments = sys.argv[1:]
+    spec = spec_from_file_location(name, path, loader=ExtensionFileLoader(name, path))
     assert spec is not None and spec.loader is not None
     module = module_from_spec(spec)
-    sys.modules[NAME] = module
+    sys.modules[name] = module
     spec.loader.exec_module(module)
     return pytest.main(arguments)
 
