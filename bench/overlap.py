@@ -16,6 +16,7 @@ from time import perf_counter
 
 import numpy as np
 
+from bench.plots import panels, save
 from bench.report import Row, publish, spread
 from bench.timeline import (
     DEVICE,
@@ -146,14 +147,9 @@ def decode_steps(spans: list[Span]) -> list[StepTimes]:
 
 def draw(works: dict[str, list[Span]], path: Path) -> None:
     """Some steps of each work: the device above, the scheduler below."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     colours = {"forward": "tab:blue", "sample": "tab:cyan", "wait": "0.85"}
-    figure, axes = pyplot.subplots(len(works), 1, figsize=(11, 2 * len(works)), squeeze=False)
-    for axis, (name, spans) in zip(axes[:, 0], works.items(), strict=True):
+    figure, axes = panels(len(works), width=11, height=2)
+    for axis, (name, spans) in zip(axes, works.items(), strict=True):
         steps = decode_steps(spans)
         middle = len(steps) // 2
         begin, end = steps[middle].begin, steps[middle + SHOWN_STEPS].begin
@@ -167,9 +163,8 @@ def draw(works: dict[str, list[Span]], path: Path) -> None:
         axis.set_yticks([0, 1], ["scheduler", "device"])
         axis.set_xlim(0, (end - begin) * 1e3)
         axis.set_title(name, loc="left", fontsize=9)
-    axes[-1, 0].set_xlabel("ms (grey: the scheduler waits for the device)")
-    figure.tight_layout()
-    figure.savefig(path, dpi=110)  # pyright: ignore[reportUnknownMemberType]
+    axes[-1].set_xlabel("ms (grey: the scheduler waits for the device)")
+    save(figure, path)
 
 
 def measure(model: Model, rounds: int) -> tuple[list[Row], dict[str, list[Span]]]:

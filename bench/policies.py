@@ -1,7 +1,7 @@
 """Scheduling policies on a Mooncake trace: the real scheduler, against a modelled step time.
 
     python -m bench.policies --trace FILE [--step-time bench/out/step_time.json] \\
-        [--json bench/out/policies.json] [--plot bench/out/policies.svg]
+        [--json bench/out/policies.json] [--plot bench/out/policies.png]
 
 Lengths are divided by `--scale`, and arrivals are spread so that the trace lasts as long as its
 requests take, if all are there at once under fcfs, divided by `--load`; see bench/trace.py for
@@ -20,7 +20,7 @@ from typing import get_args
 
 import numpy as np
 
-from bench.bars import bar_panels
+from bench.plots import bar_panels
 from bench.report import Row, publish
 from bench.simulation import Life, Run, Simulation
 from bench.step_time import StepCost
@@ -155,13 +155,13 @@ def policy_rows(workload: Workload, load: float) -> list[Row]:
     return [row for rows in zip(*tables, strict=True) for row in rows]
 
 
-def plot(title: str, rows: list[Row]) -> str:
-    """The rows as panels of bars, SVG."""
+def plot(file: Path, title: str, rows: list[Row]) -> None:
+    """Draw the rows as panels of bars."""
     panels: dict[str, dict[str, float]] = {}
     for row in rows:
         figure, _, setting = row.name.partition(": ")
         panels.setdefault(f"{figure} ({row.unit})", {})[setting] = row.value
-    return bar_panels(title, panels)
+    bar_panels(file, title, panels)
 
 
 def main() -> None:
@@ -173,7 +173,7 @@ def main() -> None:
     parser.add_argument("--pool-tokens", type=int, default=32_768)
     parser.add_argument("--step-time", type=Path, metavar="FILE", help="from bench.step_time")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows there")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw them there, as SVG")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw them there")
     args = parser.parse_args()
     cost = MEASURED if args.step_time is None else StepCost.read(args.step_time)
     requests = read_trace(args.trace, args.requests, args.scale)
@@ -182,8 +182,7 @@ def main() -> None:
     publish("policies", rows, args.json)
     if args.plot is not None:
         title = f"{len(requests):,} requests of {args.trace.stem}, lengths / {args.scale}"
-        args.plot.parent.mkdir(parents=True, exist_ok=True)
-        args.plot.write_text(plot(f"{title}, load {args.load:g}", rows))
+        plot(args.plot, f"{title}, load {args.load:g}", rows)
 
 
 if __name__ == "__main__":

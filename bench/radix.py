@@ -1,6 +1,6 @@
 """The radix cache against the usual design, and against sglang's own: cost of each operation.
 
-    python -m bench.radix --trace-dir DIR --json bench/out/radix.json --plot bench/out/radix.svg
+    python -m bench.radix --trace-dir DIR --json bench/out/radix.json --plot bench/out/radix.png
     python -m bench.radix --trace-dir DIR --peer-dir WHEEL     (an unpacked sglang wheel)
 
 DIR holds mooncake_conversation_trace.jsonl and mooncake_synthetic_trace.jsonl (Mooncake, FAST'25
@@ -22,12 +22,12 @@ from typing import Any
 
 import numpy as np
 
+from bench.plots import Curve, log_plot
 from bench.radix_contenders import Contender, Ours, Usual
 from bench.radix_costs import eviction_rows, request_rows
 from bench.radix_peer import Sglang, load_peer
 from bench.radix_works import NODE_LEN, Trace, random_tree, read_trace
 from bench.report import Row, publish, spread
-from bench.svg_plot import Curve, write_log_plot
 
 TRACES = ("conversation", "synthetic")
 _OUTPUT_LEN = 256
@@ -83,7 +83,7 @@ def growth_rows(sizes: Sequence[int], rounds: int, plot: Path | None) -> list[Ro
     if plot is not None:
         curves = [Curve(name, points[name]) for name in points]
         title = "Cost of evicting one node"
-        write_log_plot(plot, title, "leaves", "us a call", [*curves, Curve("~ log n", law)])
+        log_plot(plot, title, "leaves", "us a call", [*curves, Curve("~ log n", law)])
     return rows
 
 
@@ -166,7 +166,7 @@ def bench_rows(options: argparse.Namespace) -> list[Row]:
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows there")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="an SVG of cost against leaves")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw cost against leaves")
     parser.add_argument("--trace-dir", type=Path, metavar="DIR", help="where the traces lie")
     parser.add_argument("--trace-tokens", type=int, default=2_000_000, help="of each trace")
     parser.add_argument("--leaves", type=int, default=100_000, help="of the random tree")
