@@ -124,10 +124,11 @@ inline void store_i16(std::int16_t* p, I32 a) {
 inline void store_i8(std::int8_t* p, I32 a) {
   for (int i = 0; i < 16; i++) p[i] = static_cast<std::int8_t>(a.lane[i]);
 }
+// Wraps around: the integers of a row that is not finite may be any.
 inline std::int32_t sum(I32 a) {
-  std::int32_t total = 0;
-  for (int i = 0; i < 16; i++) total += a.lane[i];
-  return total;
+  std::uint32_t total = 0;
+  for (int i = 0; i < 16; i++) total += static_cast<std::uint32_t>(a.lane[i]);
+  return static_cast<std::int32_t>(total);
 }
 inline I32 add(I32 a, I32 b) { return {a.lane + b.lane}; }
 template <int bits>
