@@ -16,7 +16,7 @@ from torch import Tensor
 
 from . import _cpu
 from .ops import Heads
-from .packing import GROUP, PackedLinear, PackedMatrix
+from .packing import GROUP, PackedLinear, PackedMatrix, packed_nbytes
 from .pool import Pool
 from .recorder import Attention, Buffer, Embed, Linear, Recorded, Recorder, Select, reads
 
@@ -25,6 +25,7 @@ Ints = npt.NDArray[np.int32]
 _FORMATS = {"f32": 0, "bf16": 1, "q8": 2, "q4_0": 3, "q4_1": 4}  # enum Format
 _KV_FORMATS = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2}  # enum KVFormat
 MAX_HEAD_DIM = 256
+MAX_MATRICES = 8  # of one operation: Pool::max_phases
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,6 +63,8 @@ class DeviceMemory:
             assert len(table) >= self.slots_RP.shape[1], "positions without a rotation"
             _check(table, torch.float32, (len(table), heads.head_dim // 2))
         assert 1 < heads.head_dim <= MAX_HEAD_DIM and heads.head_dim % 2 == 0, heads
+        assert 0 < heads.num_kv_heads <= heads.num_heads, heads
+        assert heads.num_heads % heads.num_kv_heads == 0, heads
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -130,7 +133,8 @@ class Plan:
         table_rows, starts, lengths = rows_N3.T
         assert (table_rows >= 0).all() and (table_rows < self._num_rows).all(), rows_N3
         assert (starts >= 0).all() and (lengths >= 1).all(), rows_N3
-        assert (starts + lengths <= self._context_len).all(), (rows_N3, self._context_len)
+        # Not `starts + lengths`, which may be too large for int32.
+        assert (starts <= self._context_len - lengths).all(), (rows_N3, self._context_len)
         num_tokens = int(lengths.sum())
         assert num_tokens <= self._max_tokens, (num_tokens, self._max_tokens)
         words = [self._words(write) for write in writes]
@@ -179,9 +183,11 @@ class Plan:
     # -- building ------------------------------------------------------------------------
 
     def _allocate(self, keep: Sequence[Buffer]) -> dict[Buffer, Tensor]:
-        """Memory for every buffer; it is taken again after the last operation that reads it."""
+        """Memory for every buffer; it is taken again after the last operation that reads it, but
+        not that of the hidden states, which are read out more than once."""
         last_use = {buffer: index for index, op in enumerate(self._ops) for buffer in reads(op)}
-        last_use |= dict.fromkeys(keep, len(self._ops))
+        hidden = [op.x for op in self._ops if isinstance(op, Select)]
+        last_use |= dict.fromkeys((*keep, *hidden), len(self._ops))
         free: list[Tensor] = []
         places: dict[Buffer, Tensor] = {}
         for index, op in enumerate(self._ops):
@@ -190,7 +196,7 @@ class Plan:
             fitting = [place for place in free if place.shape == shape]
             if fitting:
                 free = [place for place in free if place is not fitting[0]]
-            places[op.out] = fitting[0] if fitting else torch.zeros(shape)
+            places[op.out] = fitting[0] if fitting else torch.zeros(shape, dtype=torch.float32)
             free += [places[buffer] for buffer in reads(op) if last_use[buffer] == index]
         return places
 
@@ -198,17 +204,20 @@ class Plan:
         out = self._places[op.out].data_ptr()
         match op:
             case Embed(weight=weight):
+                assert len(weight.matrices) == 1, "embeddings are rows of one matrix"
                 _cpu.add_embed(self._handle, _matrices(weight), out)
             case Linear():
                 self._add_linear(op, out)
             case Attention():
                 self._add_attention(op, out)
             case Select(x=x):
+                assert not x.selected, "selected from what is selected"
                 _cpu.add_select(self._handle, self._places[x].data_ptr(), out, x.width)
 
     def _add_linear(self, op: Linear, out: int) -> None:
         weight, x = op.weight, op.x
         assert x.width == weight.num_inputs, (x.width, weight.num_inputs)
+        assert len(weight.matrices) <= MAX_MATRICES, len(weight.matrices)
         if weight.activations == "float32":
             in_blocks = any(m.format not in ("f32", "bf16") for m in weight.matrices)
             assert not in_blocks or x.width % GROUP == 0, f"{x.width} inputs in blocks of {GROUP}"
@@ -240,6 +249,7 @@ class Plan:
         heads, memory = self._heads, self._memory
         expected = (heads.num_heads + 2 * heads.num_kv_heads) * heads.head_dim
         assert op.qkv.width == expected, (op.qkv.width, expected)
+        assert not op.qkv.selected, "all tokens attend"
         assert 0 <= op.layer < len(memory.k_pool_LSKd), op.layer
         scales = (memory.k_scales_LSK, memory.v_scales_LSK)
         _cpu.add_attention(
@@ -276,6 +286,8 @@ def _matrices(weight: PackedLinear) -> tuple[_cpu.Matrix, ...]:
 def _matrix(matrix: PackedMatrix) -> _cpu.Matrix:
     data = matrix.data
     assert data.is_contiguous() and data.data_ptr() % 64 == 0, "packed weights are aligned"
+    nbytes = packed_nbytes(matrix.format, matrix.num_outputs, matrix.num_inputs)
+    assert data.nbytes == nbytes, (data.nbytes, nbytes)
     return _FORMATS[matrix.format], data.data_ptr(), matrix.num_outputs, matrix.num_inputs
 
 

@@ -33,7 +33,6 @@ void note_unsettled(PyObject* unsettled, Node& node) {
   checked(PySet_Add(nodes.get(), node.object()));
 }
 
-
 Ref handle_at(const Point& point) { return new_handle(*point.node.get(), point.length); }
 
 // -- the type -------------------------------------------------------------------------------
@@ -126,13 +125,17 @@ Ref slots_of(PyObject* self, const Call& call) {
   if (start < 0 || start > handle.length)
     fail("no slots of %R from %lld on", object, start);
   const Point point = self_of(self).radix_tree().locate(*handle.node, handle.length);
+  if (point.length > self_of(self).ledger().num_slots())
+    fail("%R ends beyond the last slot", object);
   Vector<std::int32_t> found(static_cast<std::size_t>(point.length - start));
   long long end = point.length;
-  for (const Node* at = point.node.get(); at != nullptr && end > start; at = at->parent) {
-    const long long begin = std::max(start, at->start());
+  for (const Node* at = point.node.get(); end > start; at = at->parent) {
+    if (at == nullptr || end > at->end || end <= at->start())
+      fail("the path to %R has a gap at %lld", object, end);
     const Ints run = ints_of_run(at->slots);
-    if (begin > end || end - at->start() > static_cast<long long>(run.size()))
-      fail("the slots of %R don't fit the tree", object);
+    if (static_cast<long long>(run.size()) != at->num_tokens())
+      fail("%zu slots for %lld tokens on the path to %R", run.size(), at->num_tokens(), object);
+    const long long begin = std::max(start, at->start());
     std::copy(run.begin() + (begin - at->start()), run.begin() + (end - at->start()),
               found.begin() + (begin - start));
     end = begin;
@@ -249,6 +252,8 @@ PyGetSetDef getset[] = {
     {"num_in_use", guarded_getter<get_count<SlotState::in_use>>, nullptr, nullptr, nullptr},
     {"num_pending", guarded_getter<get_count<SlotState::pending>>, nullptr, nullptr, nullptr},
     {"num_available", guarded_getter<get_num_available>, nullptr, nullptr, nullptr},
+    integer_attribute<Books, &Books::last_step>("last_step"),
+    integer_attribute<Books, &Books::num_evictable>("_num_evictable"),
     {nullptr, nullptr, nullptr, nullptr, nullptr},
 };
 
@@ -258,11 +263,9 @@ PyMemberDef members[] = {
     {"leaves", T_OBJECT_EX, offsetof(Books, leaves), READONLY, nullptr},
     {"unsettled", T_OBJECT_EX, offsetof(Books, unsettled), READONLY, nullptr},
     {"pending", T_OBJECT_EX, offsetof(Books, pending), READONLY, nullptr},
-    {"last_step", T_LONGLONG, offsetof(Books, last_step), 0, nullptr},
     {"num_evictable", T_LONGLONG, offsetof(Books, num_evictable), READONLY, nullptr},
     {"num_leased", T_LONGLONG, offsetof(Books, num_leased), READONLY, nullptr},
     {"num_yieldable", T_LONGLONG, offsetof(Books, num_yieldable), READONLY, nullptr},
-    {"_num_evictable", T_LONGLONG, offsetof(Books, num_evictable), 0, nullptr},
     {"_observers", T_OBJECT_EX, offsetof(Books, observers), READONLY, nullptr},
     {"_now", T_OBJECT_EX, offsetof(Books, now), READONLY, nullptr},
     {nullptr, 0, 0, 0, nullptr},
@@ -307,8 +310,7 @@ void Books::unlock(const Handle& handle) {
   const NodeRef node = NodeRef::of(handle.node);
   clock++;
   const Ref time = Ref::taken(PyObject_CallNoArgs(now));
-  const double seconds = PyFloat_AsDouble(time.get());
-  if (seconds == -1.0 && PyErr_Occurred() != nullptr) throw Raised{};
+  const double seconds = number(time.get());
   for (Node* at = node.get(); at != nullptr; at = at->parent) {
     if (at->lock_count <= at->lease_count) fail("unlocked too often: %R", at);
     at->lock_count--;

@@ -8,6 +8,7 @@ namespace {
 PyTypeObject* node_type;
 PyTypeObject* handle_type;
 
+Ref optional(PyObject* object) { return object == nullptr ? none() : Ref::of(object); }
 Node& node_of(PyObject* self) { return *reinterpret_cast<Node*>(self); }
 Handle& handle_of(PyObject* self) { return *reinterpret_cast<Handle*>(self); }
 
@@ -53,6 +54,24 @@ void dealloc_node(PyObject* self) {
   Py_DECREF(type);
 }
 
+// What a node refers to besides nodes is of kinds that don't lead to another one by one: released
+// in depth, a long chain of them would exhaust the stack.
+void set_optional_integer(PyObject*& place, PyObject* value) {
+  if (value != Py_None && PyLong_Check(value) == 0) fail_type("an int or None, not %R", value);
+  Py_XDECREF(std::exchange(place, Ref::of(value).release()));
+}
+Ref get_step(PyObject* self) { return optional(node_of(self).step); }
+Ref get_ticket(PyObject* self) { return optional(node_of(self).ticket); }
+Ref get_name(PyObject* self) { return optional(node_of(self).name); }
+void set_step(PyObject* self, PyObject* value) { set_optional_integer(node_of(self).step, value); }
+void set_ticket(PyObject* self, PyObject* value) {
+  set_optional_integer(node_of(self).ticket, value);
+}
+void set_name(PyObject* self, PyObject* value) {
+  if (value != Py_None && PyTuple_Check(value) == 0) fail_type("a tuple or None, not %R", value);
+  Py_XDECREF(std::exchange(node_of(self).name, Ref::of(value).release()));
+}
+
 PyObject* create_node(PyTypeObject*, PyObject* args, PyObject* keywords) {
   static const char* const names[] = {
       "key",         "slots",     "parent",   "end",         "step",   "namespace", "lock_count",
@@ -71,9 +90,9 @@ PyObject* create_node(PyTypeObject*, PyObject* args, PyObject* keywords) {
     Node* above = is_none(parent) ? nullptr : &as_node(parent);
     const ArrayView ids(key), places(slots);
     NodeRef node = new_node(run_of(ids.ints()), run_of(places.ints()), above, end);
-    node->step = Ref::of(step).release();
-    node->name = Ref::of(name).release();
-    node->ticket = Ref::of(ticket).release();
+    if (step != nullptr) set_step(node.as_object(), step);
+    if (name != nullptr) set_name(node.as_object(), name);
+    if (ticket != nullptr) set_ticket(node.as_object(), ticket);
     node->lock_count = lock_count;
     node->lease_count = lease_count;
     node->run = run;
@@ -118,6 +137,11 @@ void set_parent(PyObject* self, PyObject* value) {
   node_of(self).set_parent(is_none(value) ? nullptr : &as_node(value));
 }
 
+Ref get_last_used_s(PyObject* self) {
+  return Ref::taken(PyFloat_FromDouble(node_of(self).last_used_s));
+}
+void set_last_used_s(PyObject* self, PyObject* value) { node_of(self).last_used_s = number(value); }
+
 PyGetSetDef node_getset[] = {
     {"key", guarded_getter<get_key>, guarded_setter<set_key>, nullptr, nullptr},
     {"slots", guarded_getter<get_slots>, guarded_setter<set_slots>, nullptr, nullptr},
@@ -125,22 +149,19 @@ PyGetSetDef node_getset[] = {
     {"children", guarded_getter<get_children>, nullptr, nullptr, nullptr},
     {"start", guarded_getter<get_start>, nullptr, nullptr, nullptr},
     {"is_root", guarded_getter<get_is_root>, nullptr, nullptr, nullptr},
+    {"step", guarded_getter<get_step>, guarded_setter<set_step>, nullptr, nullptr},
+    {"namespace", guarded_getter<get_name>, guarded_setter<set_name>, nullptr, nullptr},
+    {"ticket", guarded_getter<get_ticket>, guarded_setter<set_ticket>, nullptr, nullptr},
+    integer_attribute<Node, &Node::end>("end"),
+    integer_attribute<Node, &Node::lock_count>("lock_count"),
+    integer_attribute<Node, &Node::lease_count>("lease_count"),
+    integer_attribute<Node, &Node::run>("run"),
+    integer_attribute<Node, &Node::last_access>("last_access"),
+    integer_attribute<Node, &Node::use_count>("use_count"),
+    integer_attribute<Node, &Node::priority>("priority"),
+    {"last_used_s", guarded_getter<get_last_used_s>, guarded_setter<set_last_used_s>, nullptr,
+     nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr},
-};
-
-PyMemberDef node_members[] = {
-    {"end", T_LONGLONG, offsetof(Node, end), 0, nullptr},
-    {"step", T_OBJECT, offsetof(Node, step), 0, nullptr},
-    {"namespace", T_OBJECT, offsetof(Node, name), 0, nullptr},
-    {"lock_count", T_LONGLONG, offsetof(Node, lock_count), 0, nullptr},
-    {"lease_count", T_LONGLONG, offsetof(Node, lease_count), 0, nullptr},
-    {"run", T_LONGLONG, offsetof(Node, run), 0, nullptr},
-    {"last_access", T_LONGLONG, offsetof(Node, last_access), 0, nullptr},
-    {"use_count", T_LONGLONG, offsetof(Node, use_count), 0, nullptr},
-    {"priority", T_LONGLONG, offsetof(Node, priority), 0, nullptr},
-    {"last_used_s", T_DOUBLE, offsetof(Node, last_used_s), 0, nullptr},
-    {"ticket", T_OBJECT, offsetof(Node, ticket), 0, nullptr},
-    {nullptr, 0, 0, 0, nullptr},
 };
 
 PyType_Slot node_slots[] = {
@@ -150,7 +171,6 @@ PyType_Slot node_slots[] = {
     {Py_tp_clear, reinterpret_cast<void*>(clear_node)},
     {Py_tp_repr, reinterpret_cast<void*>(repr_node)},
     {Py_tp_getset, node_getset},
-    {Py_tp_members, node_members},
     {0, nullptr},
 };
 PyType_Spec node_spec = {"espalier.radix._core.Node", sizeof(Node), 0,

@@ -9,6 +9,7 @@
 
 #include <array>
 #include <cstdint>
+#include <exception>
 #include <new>
 #include <span>
 #include <utility>
@@ -70,6 +71,11 @@ inline std::int64_t integer(PyObject* object) {
   return value;
 }
 inline Ref integer_object(std::int64_t value) { return Ref::taken(PyLong_FromLongLong(value)); }
+inline double number(PyObject* object) {
+  const double value = PyFloat_AsDouble(object);
+  if (value == -1.0 && PyErr_Occurred() != nullptr) throw Raised{};
+  return value;
+}
 
 // Memory from Python, so that its tracemalloc counts it.
 template <class T>
@@ -151,8 +157,9 @@ PyObject* boundary(const Work& work) noexcept {
     return work().release();
   } catch (const Raised&) {
     return nullptr;
-  } catch (const std::bad_alloc&) {
-    return PyErr_NoMemory();
+  } catch (const std::exception& error) {  // there is no memory, or could be none
+    PyErr_SetString(PyExc_MemoryError, error.what());
+    return nullptr;
   }
 }
 
@@ -181,6 +188,22 @@ int guarded_setter(PyObject* self, PyObject* value, void*) {
   });
   Py_XDECREF(done);
   return done == nullptr ? -1 : 0;
+}
+
+// A number of an object as an attribute. It stays as it is where it is given something else:
+// Python's own T_LONGLONG would leave -1 behind.
+template <class T, long long T::*field>
+Ref get_integer(PyObject* self) {
+  return integer_object(reinterpret_cast<T*>(self)->*field);
+}
+template <class T, long long T::*field>
+void set_integer(PyObject* self, PyObject* value) {
+  reinterpret_cast<T*>(self)->*field = integer(value);
+}
+template <class T, long long T::*field>
+PyGetSetDef integer_attribute(const char* name) {
+  return {name, guarded_getter<get_integer<T, field>>, guarded_setter<set_integer<T, field>>,
+          nullptr, nullptr};
 }
 
 Ref call_method(PyObject* object, PyObject* name, PyObject* first, PyObject* second = nullptr);

@@ -243,4 +243,5 @@ def _check(logits: Tensor, num_rows: int) -> None:
     num_columns, last_stride = logits.shape[1], logits.stride()[1]
     assert logits.dtype == torch.float32 and logits.is_cpu, (logits.dtype, logits.device)
     assert logits.shape == (num_rows, num_columns), (logits.shape, num_rows)
+    assert num_columns > 0 or num_rows == 0, "a vocabulary of nothing"
     assert last_stride == 1 or num_rows == 0 or num_columns == 1, logits.stride()

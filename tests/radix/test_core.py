@@ -113,7 +113,7 @@ def test_attributes_take_their_own_kinds_only() -> None:
         try:
             setattr(node, name, value)
         except (TypeError, OverflowError, BufferError, ValueError):
-            assert name not in {"key", "slots"} or np.array_equal(getattr(node, name), before)
+            assert np.array_equal(getattr(node, name), before)
         repr(node)
     above = node.parent
     for value in STRANGERS[1:]:
@@ -122,6 +122,51 @@ def test_attributes_take_their_own_kinds_only() -> None:
     assert node.parent is above
     with pytest.raises(AttributeError):
         handle.length = 3  # type: ignore[misc]
+
+
+def test_what_a_node_refers_to_cannot_make_a_chain() -> None:
+    """A chain through anything but parents and children would be let go in depth."""
+    _, handle = sample()
+    for name, value in product(("step", "ticket", "namespace"), (handle.node, handle, "x")):
+        attribute: dict[str, Any] = {name: value}
+        with pytest.raises(TypeError, match="or None"):
+            setattr(handle.node, name, value)
+        with pytest.raises(TypeError, match="or None"):
+            Node(run(1), run(1), None, 1, **attribute)
+
+
+def test_numbers_of_a_cache_stay_as_they_are_when_they_are_refused() -> None:
+    cache, _ = sample()
+    for name in ("last_step", "_num_evictable"):
+        before = getattr(cache, name)
+        with pytest.raises(TypeError):
+            setattr(cache, name, "x")
+        with pytest.raises(OverflowError):
+            setattr(cache, name, 2**70)
+        assert getattr(cache, name) == before
+
+
+@pytest.mark.parametrize("start", [0, 2**40, 2**62 + 2**61])
+def test_slots_of_a_path_longer_than_all_slots_are_refused(start: int) -> None:
+    """Lengths that no vector can have, and differences that overflow."""
+    cache, handle = sample()
+    upper = handle.node.parent
+    assert upper is not None
+    for end in (2**40 + 5, 2**62, start + 5):
+        handle.node.end, upper.end = end, 2 - 2**62
+        with pytest.raises(AssertionError):
+            cache.slots_of(Handle(handle.node, end), min(start, end))
+
+
+def test_slots_of_a_path_with_a_gap_are_refused() -> None:
+    cache, handle = sample()
+    handle.node.parent = None
+    with pytest.raises(AssertionError, match="gap at 2"):
+        cache.slots_of(handle)
+    assert len(cache.slots_of(handle, 2)) == 2
+    handle.node.slots = run(3)
+    with pytest.raises(AssertionError, match="1 slots for 2 tokens"):
+        cache.slots_of(handle, 2)
 
 
 def test_a_thing_that_was_never_initialised_says_so() -> None:
