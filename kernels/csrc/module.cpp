@@ -5,6 +5,8 @@
 
 #include <cstdint>
 #include <exception>
+#include <new>
+#include <stdexcept>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -328,13 +330,15 @@ PyObject* find_logprobs_of(PyObject*, PyObject* const* args, Py_ssize_t count) {
 
 using Function = PyObject* (*)(PyObject*, PyObject* const*, Py_ssize_t);
 
-// No exception leaves a call: the only one there can be is that memory runs out.
+// No exception leaves a call: memory or threads may run out, or a pool be in use.
 template <Function function>
 PyObject* guarded(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   try {
     return function(self, args, count);
+  } catch (const std::bad_alloc&) {
+    return PyErr_NoMemory();
   } catch (const std::exception& error) {
-    PyErr_SetString(PyExc_MemoryError, error.what());
+    PyErr_SetString(PyExc_RuntimeError, error.what());
     return nullptr;
   }
 }
