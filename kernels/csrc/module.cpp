@@ -96,7 +96,8 @@ template <class Work>
 void without_lock(const Work& work) {
   struct Released {
     PyThreadState* state = PyEval_SaveThread();
-    ~Released() { PyEval_RestoreThread(state); }
+    // Where the interpreter is ending, this ends the thread by unwinding its stack.
+    ~Released() noexcept(false) { PyEval_RestoreThread(state); }
   } released;
   work();
 }
