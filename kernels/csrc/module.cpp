@@ -5,6 +5,8 @@
 
 #include <cstdint>
 #include <exception>
+#include <new>
+#include <stdexcept>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -94,7 +96,8 @@ template <class Work>
 void without_lock(const Work& work) {
   struct Released {
     PyThreadState* state = PyEval_SaveThread();
-    ~Released() { PyEval_RestoreThread(state); }
+    // Where the interpreter is ending, this ends the thread by unwinding its stack.
+    ~Released() noexcept(false) { PyEval_RestoreThread(state); }
   } released;
   work();
 }
@@ -328,13 +331,15 @@ PyObject* find_logprobs_of(PyObject*, PyObject* const* args, Py_ssize_t count) {
 
 using Function = PyObject* (*)(PyObject*, PyObject* const*, Py_ssize_t);
 
-// No exception leaves a call: the only one there can be is that memory runs out.
+// No exception leaves a call: memory or threads may run out, or a pool be in use.
 template <Function function>
 PyObject* guarded(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   try {
     return function(self, args, count);
+  } catch (const std::bad_alloc&) {
+    return PyErr_NoMemory();
   } catch (const std::exception& error) {
-    PyErr_SetString(PyExc_MemoryError, error.what());
+    PyErr_SetString(PyExc_RuntimeError, error.what());
     return nullptr;
   }
 }

@@ -1,6 +1,7 @@
 #include "pool.h"
 
 #include <chrono>
+#include <stdexcept>
 
 namespace espalier {
 namespace {
@@ -35,24 +36,34 @@ void await_change(const std::atomic<std::uint32_t>& value, std::uint32_t old) {
 Pool::Pool(int num_threads)
     : size_(num_threads), taken_(max_phases * static_cast<std::size_t>(num_threads)) {
   threads_.reserve(static_cast<std::size_t>(num_threads - 1));
-  for (int index = 1; index < num_threads; index++)
-    threads_.emplace_back([this, index] { serve(index); });
+  try {
+    for (int index = 1; index < num_threads; index++)
+      threads_.emplace_back([this, index] { serve(index); });
+  } catch (...) {  // the system gives no more: a thread that is not joined would end the process
+    stop();
+    throw;
+  }
 }
 
-Pool::~Pool() {
+Pool::~Pool() { stop(); }
+
+void Pool::stop() {
   stopping_.store(true, std::memory_order_relaxed);
-  job_.fetch_add(1, std::memory_order_release);
+  job_.fetch_add(1, std::memory_order_seq_cst);
   job_.notify_all();
   for (std::thread& thread : threads_) thread.join();
 }
 
 void Pool::run(const std::function<void(Team&)>& work) {
+  if (is_running_.exchange(true, std::memory_order_acquire))
+    throw std::logic_error("the pool is at work for another caller");
   work_ = &work;
-  job_.fetch_add(1, std::memory_order_release);
+  job_.fetch_add(1, std::memory_order_seq_cst);
   job_.notify_all();
   Team team(*this, 0);
   work(team);
   team.barrier();
+  is_running_.store(false, std::memory_order_release);
 }
 
 void Pool::serve(int index) {
@@ -75,7 +86,9 @@ void Team::barrier() {
     for (std::size_t phase = 0; phase < phase_; phase++)
       for (int owner = 0; owner < pool_.size_; owner++)
         pool_.taken(phase, owner).store(0, std::memory_order_relaxed);
-    pool_.generation_.store(generation + 1, std::memory_order_release);
+    // seq_cst: notify_all looks whether anybody is parked, and libstdc++ has nothing that keeps
+    // this look from coming before the store. Who parks in between would sleep for good.
+    pool_.generation_.store(generation + 1, std::memory_order_seq_cst);
     pool_.generation_.notify_all();
   }
   phase_ = 0;

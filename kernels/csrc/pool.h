@@ -30,7 +30,7 @@ class Pool {
 
   int size() const { return size_; }
 
-  // `work` must not throw. One caller at a time.
+  // `work` must not throw. One caller at a time: std::logic_error for a second one.
   void run(const std::function<void(Team&)>& work);
 
  private:
@@ -47,6 +47,7 @@ class Pool {
   }
 
   void serve(int index);
+  void stop();
 
   const int size_;
   const std::function<void(Team&)>* work_ = nullptr;
@@ -54,7 +55,7 @@ class Pool {
   alignas(64) std::atomic<std::uint32_t> job_{0};
   alignas(64) std::atomic<int> arrived_{0};
   alignas(64) std::atomic<std::uint32_t> generation_{0};
-  std::atomic<bool> stopping_{false};
+  std::atomic<bool> stopping_{false}, is_running_{false};
   std::vector<std::thread> threads_;
 };
 
