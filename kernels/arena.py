@@ -55,11 +55,11 @@ def _huge_zeros(nbytes: int) -> Tensor:
 
 
 def _ask_for_huge_pages(pages: mmap.mmap) -> None:
-    """It is advice: a kernel that was built without huge pages gives ordinary ones."""
+    """It is advice: a system without huge pages, or a sandbox, gives ordinary ones."""
     if not hasattr(mmap, "MADV_HUGEPAGE"):
         return
     try:
         pages.madvise(mmap.MADV_HUGEPAGE)
     except OSError as error:
-        if error.errno != errno.EINVAL:
+        if error.errno not in (errno.EINVAL, errno.ENOSYS, errno.EPERM, errno.EACCES):
             raise
