@@ -16,7 +16,8 @@ def instruction_sets() -> tuple[str, ...]:
 class Pool:
     """Threads, the caller's own among them, and the instruction set that they use.
 
-    They spin for a moment before they sleep, and do not survive a fork. One call at a time.
+    They spin for a moment before they sleep, and do not survive a fork. One call at a time: RuntimeError for a
+    second one.
     """
 
     isa: str
