@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from . import _cpu
+
+MAX_CPUS = 1024  # that a cpu_set_t can name
 
 
 def instruction_sets() -> tuple[str, ...]:
@@ -16,8 +19,8 @@ def instruction_sets() -> tuple[str, ...]:
 class Pool:
     """Threads, the caller's own among them, and the instruction set that they use.
 
-    They spin for a moment before they sleep, and do not survive a fork. One call at a time: RuntimeError for a
-    second one.
+    They spin for a moment before they sleep, and do not survive a fork. One call at a time:
+    RuntimeError for a second one.
     """
 
     isa: str
@@ -25,11 +28,20 @@ class Pool:
     handle: object
 
     @classmethod
-    def start(cls, num_threads: int, isa: str | None = None) -> Pool:
-        """`isa`: one of `instruction_sets`, by default the fastest."""
+    def start(
+        cls, num_threads: int, isa: str | None = None, cpus: Sequence[int] | None = None
+    ) -> Pool:
+        """`isa`: one of `instruction_sets`, by default the fastest.
+
+        With `cpus` each thread stays on one of them, the caller's on the first: only for who
+        has all of these for itself.
+        """
         isa = isa or instruction_sets()[0]
+        places = () if cpus is None else tuple(cpus)
         assert num_threads >= 1 and isa in instruction_sets(), (num_threads, isa)
-        return cls(isa, num_threads, _cpu.new_pool(num_threads))
+        assert not places or len(places) == num_threads, (num_threads, places)
+        assert all(0 <= cpu < MAX_CPUS for cpu in places), places
+        return cls(isa, num_threads, _cpu.new_pool(num_threads, places))
 
     def sample(
         self,

@@ -66,6 +66,15 @@ class Arguments {
     return found;
   }
 
+  // A tuple of integers.
+  std::vector<int> integers() {
+    std::vector<int> found;
+    PyObject* list = next();
+    const Py_ssize_t count = list == nullptr ? 0 : PyTuple_Size(list);
+    for (Py_ssize_t i = 0; i < count; i++) found.push_back(static_cast<int>(part(list, i)));
+    return found;
+  }
+
   // Whether all arguments were there and of their types, and no more.
   bool done() {
     if (!PyErr_Occurred() && next_ != count_)
@@ -157,12 +166,14 @@ PyObject* isas(PyObject*, PyObject*) {
 
 // -- pool and plan --------------------------------------------------------------------------
 
-// (num_threads) -> pool
+// (num_threads, cpus) -> pool
 PyObject* new_pool(PyObject*, PyObject* const* args, Py_ssize_t count) {
   Arguments arguments(args, count);
   const std::int64_t num_threads = arguments.integer();
+  std::vector<int> cpus = arguments.integers();
   if (!arguments.done()) return nullptr;
-  return PyCapsule_New(new Pool(static_cast<int>(num_threads)), pool_name, destroy<Pool>);
+  return PyCapsule_New(new Pool(static_cast<int>(num_threads), std::move(cpus)), pool_name,
+                       destroy<Pool>);
 }
 
 // (isa, pool, ids, slots, table_stride, num_heads, num_kv_heads, head_dim) -> plan

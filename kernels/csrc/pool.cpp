@@ -2,6 +2,11 @@
 
 #include <chrono>
 #include <stdexcept>
+#include <utility>
+
+#ifdef __linux__
+#include <sched.h>
+#endif
 
 namespace espalier {
 namespace {
@@ -19,6 +24,8 @@ inline void pause() {
 #endif
 }
 
+std::atomic<std::uint64_t> num_pools{0};
+
 // Wait until `value` is no longer `old`.
 void await_change(const std::atomic<std::uint32_t>& value, std::uint32_t old) {
   const auto deadline = std::chrono::steady_clock::now() + spin_time;
@@ -33,8 +40,11 @@ void await_change(const std::atomic<std::uint32_t>& value, std::uint32_t old) {
 
 }  // namespace
 
-Pool::Pool(int num_threads)
-    : size_(num_threads), taken_(max_phases * static_cast<std::size_t>(num_threads)) {
+Pool::Pool(int num_threads, std::vector<int> cpus)
+    : size_(num_threads),
+      cpus_(std::move(cpus)),
+      number_(++num_pools),
+      taken_(max_phases * static_cast<std::size_t>(num_threads)) {
   threads_.reserve(static_cast<std::size_t>(num_threads - 1));
   try {
     for (int index = 1; index < num_threads; index++)
@@ -54,9 +64,26 @@ void Pool::stop() {
   for (std::thread& thread : threads_) thread.join();
 }
 
+// Have the calling thread stay where it belongs. Where the system does not allow it, it goes on
+// to choose.
+void Pool::stay(int index) const {
+#ifdef __linux__
+  thread_local std::uint64_t stays_for = 0;
+  if (cpus_.empty() || stays_for == number_) return;
+  stays_for = number_;
+  cpu_set_t place;
+  CPU_ZERO(&place);
+  CPU_SET(static_cast<std::size_t>(cpus_[static_cast<std::size_t>(index)]), &place);
+  sched_setaffinity(0, sizeof place, &place);
+#else
+  static_cast<void>(index);
+#endif
+}
+
 void Pool::run(const std::function<void(Team&)>& work) {
   if (is_running_.exchange(true, std::memory_order_acquire))
     throw std::logic_error("the pool is at work for another caller");
+  stay(0);
   work_ = &work;
   job_.fetch_add(1, std::memory_order_seq_cst);
   job_.notify_all();
@@ -67,6 +94,7 @@ void Pool::run(const std::function<void(Team&)>& work) {
 }
 
 void Pool::serve(int index) {
+  stay(index);
   for (std::uint32_t job = 0;; job++) {
     await_change(job_, job);
     if (stopping_.load(std::memory_order_relaxed)) return;

@@ -22,8 +22,10 @@ class Team;
 
 class Pool {
  public:
-  // `num_threads` >= 1 counts the caller of `run`.
-  explicit Pool(int num_threads);
+  // `num_threads` >= 1 counts the caller of `run`. With `cpus`, one for each, each thread stays
+  // on its own from then on, the caller's on the first: the system would leave two of them on
+  // one CPU for milliseconds when a third thread has woken up for a moment.
+  Pool(int num_threads, std::vector<int> cpus);
   ~Pool();
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
@@ -47,9 +49,12 @@ class Pool {
   }
 
   void serve(int index);
+  void stay(int index) const;
   void stop();
 
   const int size_;
+  const std::vector<int> cpus_;
+  const std::uint64_t number_;  // tells this pool from any other there has been
   const std::function<void(Team&)>* work_ = nullptr;
   std::vector<Taken> taken_;  // [phase][owner]
   alignas(64) std::atomic<std::uint32_t> job_{0};

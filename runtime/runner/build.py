@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import torch
 
@@ -17,6 +17,9 @@ from ..models.packed import AnyWeights, is_packed
 from .backend import Backend
 from .kv_pool import DeviceTables, KVPool
 from .torch_backend import TorchBackend
+
+if TYPE_CHECKING:
+    from espalier.kernels.pool import Pool
 
 logger = logging.getLogger(__name__)
 
@@ -42,12 +45,9 @@ def build_backend(
             logger.warning("torch computes, slowly: the native kernels can't be loaded: %s", why)
         tables = DeviceTables(num_rows, context_len)
         return cast(AnyBackend, TorchBackend(LlamaModel(config, weights), pool, tables))
-    from espalier.kernels.pool import Pool  # there is no such module without the extension
-
     from .native_backend import NativeBackend
 
-    threads = Pool.start(num_threads or len(os.sched_getaffinity(0)))
-    logger.info("native kernels: %s, %d threads", threads.isa, threads.num_threads)
+    threads = _start_threads(num_threads)
     return cast(
         AnyBackend,
         NativeBackend(
@@ -59,3 +59,16 @@ def build_backend(
             max_step_tokens=scheduler.max_step_tokens,
         ),
     )
+
+
+def _start_threads(num_threads: int | None) -> Pool:
+    """Where they fill all CPUs of this process, each has one of its own. Fewer go where there is
+    room: somebody else may have been given the same number."""
+    from espalier.kernels.pool import MAX_CPUS, Pool  # no such module without the extension
+
+    cpus = sorted(os.sched_getaffinity(0))
+    num_threads = num_threads or len(cpus)
+    are_all = num_threads == len(cpus) and cpus[-1] < MAX_CPUS
+    pool = Pool.start(num_threads, cpus=cpus if are_all else None)
+    logger.info("native kernels: %s, %d threads", pool.isa, pool.num_threads)
+    return pool
