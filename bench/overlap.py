@@ -153,10 +153,10 @@ def draw(works: dict[str, list[Span]], path: Path) -> None:
         steps = decode_steps(spans)
         middle = len(steps) // 2
         begin, end = steps[middle].begin, steps[middle + SHOWN_STEPS].begin
-        for height, track in enumerate([WAITING, SCHEDULER, DEVICE]):
+        # Waits lie within the scheduler's phases, and are drawn over them.
+        for track, row in ((SCHEDULER, 0), (WAITING, 0), (DEVICE, 1)):
             for span in spans:
                 if span.track == track and span.end > begin and span.begin < end:
-                    row = max(height - 1, 0)  # waits are drawn under the scheduler's phases
                     bar = [((span.begin - begin) * 1e3, span.seconds * 1e3)]
                     colour = colours.get(span.name, "tab:orange")
                     axis.broken_barh(bar, (row - 0.4, 0.8), facecolors=colour)
