@@ -92,7 +92,7 @@ class Connection:
 
     async def close_sending(self) -> None:
         """Close this half, and read until the server has closed the other one."""
-        with suppress(ConnectionError):  # it was faster
+        with suppress(OSError):  # it was faster
             self._writer.write_eof()
             while await self._reader.read(_READ_BYTES):
                 pass
