@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from itertools import product
@@ -14,13 +14,14 @@ from espalier.runtime.grammar.service import GrammarService
 from espalier.runtime.grammar.xgrammar_engine import CompiledGrammar
 from espalier.runtime.messages import Constraint, Regex, SchedulingHints
 from espalier.runtime.runner.protocol import LaunchedStep, Runner
-from espalier.runtime.sampling.sampler import NOT_FINITE, SampleRow
+from espalier.runtime.sampling.sampler import NOT_FINITE
 from espalier.runtime.scheduler.control import FlushCache, Shutdown
 from espalier.runtime.scheduler.request import Phase, Request
 from espalier.runtime.scheduler.step import Step, StepResult
 from tests.fakes import EOS, byte_tokens, byte_vocabulary, tiny_config, tiny_weights
 from tests.harness import Harness, Outcome
 from tests.native_kernels import KERNELS, held_by
+from tests.steps import ChangedStep
 
 CONFIG = tiny_config()
 WEIGHTS = tiny_weights(CONFIG)
@@ -79,7 +80,7 @@ class FaultyRunner:
 
     def launch(self, step: Step) -> LaunchedStep:
         self.on_launch()
-        return _FaultyStep(self._inner.launch(step), self)
+        return ChangedStep(self._inner.launch(step), lambda result: self.spoil(step, result))
 
     def spoil(self, step: Step, result: StepResult) -> StepResult:
         if self.fails:
@@ -96,22 +97,6 @@ class FaultyRunner:
 
     def close(self) -> None:
         self._inner.close()
-
-
-class _FaultyStep:
-    def __init__(self, inner: LaunchedStep, runner: FaultyRunner) -> None:
-        self._inner = inner
-        self._runner = runner
-        self.step = inner.step
-
-    def sample(self, rows: Mapping[int, SampleRow]) -> None:
-        self._inner.sample(rows)
-
-    def result(self) -> StepResult:
-        return self._runner.spoil(self.step, self._inner.result())
-
-    def discard(self) -> None:
-        self._inner.discard()
 
 
 def prompt(length: int, salt: int = 0) -> list[int]:

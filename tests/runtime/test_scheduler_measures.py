@@ -5,7 +5,7 @@ A step takes one second, whatever it computes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
 from itertools import pairwise
@@ -17,13 +17,13 @@ from espalier.runtime.grammar.service import GrammarService
 from espalier.runtime.histogram import HistogramData
 from espalier.runtime.messages import Regex
 from espalier.runtime.runner.protocol import LaunchedStep, Runner
-from espalier.runtime.sampling.sampler import SampleRow
 from espalier.runtime.scheduler.control import FlushCache, ReportStats
 from espalier.runtime.scheduler.phases import LOOP_PHASES
 from espalier.runtime.scheduler.stats import SchedulerStats
 from espalier.runtime.scheduler.step import Step, StepResult
 from tests.fakes import EOS, byte_tokens, byte_vocabulary, tiny_config, tiny_weights
 from tests.harness import Harness
+from tests.steps import ChangedStep
 
 CONFIG = tiny_config()
 WEIGHTS = tiny_weights(CONFIG)
@@ -46,30 +46,14 @@ class Timed(Runner):
         self._clock = clock
 
     def launch(self, step: Step) -> LaunchedStep:
-        return _TimedStep(self._runner.launch(step), self._clock)
+        return ChangedStep(self._runner.launch(step), self._timed)
+
+    def _timed(self, result: StepResult) -> StepResult:
+        self._clock.now += 1.0
+        return replace(result, device_s=1.0)
 
     def close(self) -> None:
         self._runner.close()
-
-
-class _TimedStep(LaunchedStep):
-    def __init__(self, launched: LaunchedStep, clock: Clock) -> None:
-        self._launched = launched
-        self._clock = clock
-
-    @property
-    def step(self) -> Step:
-        return self._launched.step
-
-    def sample(self, rows: Mapping[int, SampleRow]) -> None:
-        self._launched.sample(rows)
-
-    def result(self) -> StepResult:
-        self._clock.now += 1.0
-        return replace(self._launched.result(), device_s=1.0)
-
-    def discard(self) -> None:
-        self._launched.discard()
 
 
 MakeHarness = Callable[..., Harness]

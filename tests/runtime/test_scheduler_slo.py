@@ -6,16 +6,16 @@ about known costs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 
 from espalier.runtime.runner.protocol import LaunchedStep, Runner
-from espalier.runtime.sampling.sampler import SampleRow
-from espalier.runtime.scheduler.step import Step, StepResult
+from espalier.runtime.scheduler.step import Step
 from tests.fakes import byte_vocabulary, tiny_config, tiny_weights
 from tests.harness import Harness
+from tests.steps import ChangedStep
 
 CONFIG = tiny_config()
 WEIGHTS = tiny_weights(CONFIG)
@@ -32,29 +32,13 @@ class Priced(Runner):
 
     def launch(self, step: Step) -> LaunchedStep:
         self.steps.append(step)
-        return _PricedStep(self._runner.launch(step))
+        seconds = STEP_S + TOKEN_S * step.num_tokens
+        return ChangedStep(
+            self._runner.launch(step), lambda result: replace(result, device_s=seconds)
+        )
 
     def close(self) -> None:
         self._runner.close()
-
-
-class _PricedStep(LaunchedStep):
-    def __init__(self, launched: LaunchedStep) -> None:
-        self._launched = launched
-
-    @property
-    def step(self) -> Step:
-        return self._launched.step
-
-    def sample(self, rows: Mapping[int, SampleRow]) -> None:
-        self._launched.sample(rows)
-
-    def result(self) -> StepResult:
-        seconds = STEP_S + TOKEN_S * self.step.num_tokens
-        return replace(self._launched.result(), device_s=seconds)
-
-    def discard(self) -> None:
-        self._launched.discard()
 
 
 @pytest.fixture
