@@ -20,6 +20,7 @@ from espalier.runtime.scheduler.step import Step, StepResult
 from tests.fakes import byte_vocabulary, tiny_config, tiny_weights
 from tests.harness import Harness, Outcome
 from tests.native_kernels import KERNELS, held_by
+from tests.steps import ChangedStep
 
 CONFIG = tiny_config()
 WEIGHTS = tiny_weights(CONFIG)
@@ -34,7 +35,14 @@ class FailingRunner:
         self._left = first
 
     def launch(self, step: Step) -> LaunchedStep:
-        return _FailingStep(self._inner.launch(step), self)
+        return ChangedStep(
+            self._inner.launch(step), lambda result: self._or_fail(step.number, result)
+        )
+
+    def _or_fail(self, number: int, result: StepResult) -> StepResult:
+        if self.fails(number):
+            raise RuntimeError("the device is on fire")
+        return result
 
     def fails(self, number: int) -> bool:
         self._left -= 1
@@ -42,25 +50,6 @@ class FailingRunner:
 
     def close(self) -> None:
         self._inner.close()
-
-
-class _FailingStep:
-    def __init__(self, inner: LaunchedStep, runner: FailingRunner) -> None:
-        self._inner = inner
-        self._runner = runner
-        self.step = inner.step
-
-    def sample(self, rows: Mapping[int, SampleRow]) -> None:
-        self._inner.sample(rows)
-
-    def result(self) -> StepResult:
-        result = self._inner.result()
-        if self._runner.fails(self.step.number):
-            raise RuntimeError("the device is on fire")
-        return result
-
-    def discard(self) -> None:
-        self._inner.discard()
 
 
 def prompt(length: int, salt: int = 0) -> list[int]:
