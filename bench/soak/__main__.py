@@ -2,13 +2,14 @@
 
     python -m bench.soak --seconds 600 --json bench/out/soak.json
 
-Ends with status 1 if anything was wrong; each thing is printed.
+Ends with status 1 if anything was wrong; each thing is printed when it is found and at the end.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import signal
 import sys
 import tempfile
 import time
@@ -25,6 +26,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of everything that is chosen")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows there")
     args = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the server is ended
     start = time.monotonic()
 
     def tell(line: str) -> None:

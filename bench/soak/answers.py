@@ -19,7 +19,7 @@ Kind = Literal["done", "aborted", "refused", "lost", "broken"]
 lost: an error, as a process died. broken: the connection ended."""
 
 _ENDS = ("stop", "length", "abort", "error")
-_LOST = re.compile(r"process ended|a process ended|the runtime recovers")
+_LOST = re.compile(r"process ended|the runtime (recovers|is starting)")
 _REFUSED = re.compile(
     r"the queue is full|does not keep up|the first token would come|shutting down"
 )

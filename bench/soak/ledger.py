@@ -5,6 +5,7 @@ A request may be lost only while a process was being replaced; all else is writt
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import Counter
 from collections.abc import Generator
@@ -45,6 +46,7 @@ class Ledger:
         self.counts["wrong"] += 1
         if len(self.wrongs) < _MAX_WRONGS:
             self.wrongs.append(what)
+            print(f"{time.strftime('%X')} wrong: {what}", file=sys.stderr, flush=True)
 
     @contextmanager
     def outage(self, role: str) -> Generator[None]:
