@@ -1,0 +1,156 @@
+"""Ends constrained text within a budget: what the shortest known ending is, and what fits.
+
+Each request keeps its place in the grammar apart from the engine's matcher. Near the limit a
+token is only allowed if an ending that fits is known after it. Knows no engine.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import inf
+
+import numpy as np
+import numpy.typing as npt
+
+from .cfg import Grammar
+from .closing_costs import Costs, Spelling
+from .closing_growth import max_growth
+from .regular import Regex
+from .token_masks import Bitmask
+from .walk import Threads, Walk
+
+MAX_TRIED = 256
+"""Tokens that are tried one by one near the limit, of those that do more than go on with a text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """A place in a grammar; `cost`: the tokens of the shortest known ending, 0 if it is whole.
+
+    most: the same of that derivation whose ending is the longest: the next token may be one that
+    only this derivation has.
+    """
+
+    threads: Threads
+    is_whole: bool
+    cost: float
+    most: float
+
+
+class Closer:
+    """The endings of one grammar over one vocabulary; for one thread, shared by its requests."""
+
+    def __init__(self, grammar: Grammar, vocabulary: ClosingVocabulary) -> None:
+        self._vocabulary = vocabulary
+        self._walk = Walk(grammar)
+        self._costs = Costs(self._walk.root, vocabulary.spelling.cost)
+        self._growth = max_growth(self._walk.root, self._costs, vocabulary.spelling)
+        self._after: dict[tuple[Threads, int], Ending] = {}
+        self._same: dict[Regex, frozenset[int]] = {}
+        self.start = self._ending(*self._walk.start())
+
+    @property
+    def min_tokens(self) -> int:
+        """A budget that is enough, the stop token included."""
+        return int(self.start.cost) + 1
+
+    def after(self, ending: Ending, token_id: int) -> Ending:
+        """After a token that the grammar allows. Raises `TooManyThreads`."""
+        key = (ending.threads, token_id)
+        found = self._after.get(key)
+        if found is None:
+            threads, is_whole = ending.threads, ending.is_whole
+            for byte in self._vocabulary.token_bytes[token_id]:
+                threads, is_whole = self._walk.step(threads, byte)
+            found = self._after[key] = self._ending(threads, is_whole)
+        return found
+
+    def tokens(self, ending: Ending) -> list[int]:
+        """Of the shortest known ending, without the stop token."""
+        if ending.is_whole:
+            return []
+        thread = min(ending.threads, key=self._costs.of_thread)
+        tokens: list[int] = []
+        for text in self._costs.ending(thread):
+            spelled = self._vocabulary.spelling.tokens(text)
+            assert spelled is not None, text
+            tokens += spelled
+        return tokens
+
+    def fits(self, ending: Ending, left: int) -> bool:
+        """Any allowed token can be taken when `left` tokens, it included, are left."""
+        return ending.most + self._growth + 2 <= left
+
+    def restrict(self, ending: Ending, row: Bitmask, left: int) -> None:
+        """Clear the bits of `row` after which no ending is known that fits into `left` tokens.
+
+        left: counts the token that is chosen now, and the stop token. The next token of the
+        known ending stays, so that not all bits are cleared where `ending` itself fits.
+        """
+        vocabulary = self._vocabulary
+        allowed = _unpacked(row)
+        kept = np.zeros_like(allowed)
+        kept[vocabulary.stop_ids] = allowed[vocabulary.stop_ids]
+        if ending.cost + 2 <= left:
+            kept |= allowed & self._going_on(ending, len(allowed))
+        tried = np.flatnonzero(allowed & ~kept)[:MAX_TRIED]
+        next_ids = self.tokens(ending)[:1]
+        for token_id in [*next_ids, *tried.tolist()]:
+            if allowed[token_id] and not kept[token_id]:
+                kept[token_id] = self.after(ending, token_id).cost + 2 <= left
+        row[:] = np.packbits(kept, bitorder="little").view("<i4")
+
+    def _going_on(self, ending: Ending, width: int) -> npt.NDArray[np.bool_]:
+        """Tokens that leave the place in the grammar as it is: more of the same text."""
+        if len(ending.threads) != 1:
+            return np.zeros(width, dtype=np.bool_)
+        ((terminal, _),) = ending.threads
+        if isinstance(terminal, bytes):
+            return np.zeros(width, dtype=np.bool_)
+        found = self._same.get(terminal)
+        if found is None:
+            of = self._walk.derivatives.of
+            found = frozenset(byte for byte in range(256) if of(terminal, byte) is terminal)
+            self._same[terminal] = found
+        return self._vocabulary.made_of(found, width)
+
+    def _ending(self, threads: Threads, is_whole: bool) -> Ending:
+        costs = [cost for cost in map(self._costs.of_thread, threads) if cost < inf]
+        least = 0 if is_whole else min(costs, default=inf)
+        return Ending(threads, is_whole, least, max(costs, default=0))
+
+
+class ClosingVocabulary:
+    """Tokens as the closer sees them."""
+
+    def __init__(
+        self, token_bytes: Sequence[bytes], *, control_ids: Sequence[int], stop_ids: Sequence[int]
+    ) -> None:
+        barred = {*control_ids, *stop_ids}
+        self.token_bytes = token_bytes
+        self.stop_ids = np.array(sorted(stop_ids), dtype=np.int64)
+        allowed = [token_id not in barred for token_id in range(len(token_bytes))]
+        self.spelling = Spelling(token_bytes, allowed)
+        self._texts = [t if ok else b"" for t, ok in zip(token_bytes, allowed, strict=True)]
+        self._made_of = lru_cache(maxsize=64)(self._find_made_of)
+
+    def made_of(self, symbols: frozenset[int], width: int) -> npt.NDArray[np.bool_]:
+        """Which tokens have no other bytes than these. Not to be written to."""
+        return self._made_of(symbols, width)
+
+    def _find_made_of(self, symbols: frozenset[int], width: int) -> npt.NDArray[np.bool_]:
+        found = np.zeros(width, dtype=np.bool_)
+        if symbols:
+            letters = b"".join(b"\\x%02x" % symbol for symbol in sorted(symbols))
+            pattern = re.compile(b"[" + letters + b"]+", re.DOTALL)
+            found[: len(self._texts)] = [
+                pattern.fullmatch(text) is not None for text in self._texts
+            ]
+        return found
+
+
+def _unpacked(row: Bitmask) -> npt.NDArray[np.bool_]:
+    return np.unpackbits(row.view(np.uint8), bitorder="little").astype(np.bool_)

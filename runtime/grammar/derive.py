@@ -1,0 +1,46 @@
+"""Constraints as grammars of ours: which there is for what callers ask, and in whose words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..errors import InvalidRequest
+from ..messages import Choice, JsonSchema, Regex
+from .cfg import EMPTY, Expr, Grammar, Lexeme, Text, choice
+from .regular import PatternError, TooLarge, is_empty, whole_language
+from .schema.grammar import schema_grammar
+from .schema.trouble import SchemaTrouble
+
+
+@dataclass(frozen=True, slots=True)
+class Derived:
+    """notes: what it is narrower in than what was asked for."""
+
+    grammar: Grammar
+    notes: tuple[str, ...] = ()
+
+
+def derived(constraint: JsonSchema | Regex | Choice) -> Derived:
+    """Raises `InvalidRequest` where nothing that is asked for can be written, or not by us."""
+    try:
+        match constraint:
+            case JsonSchema(schema):
+                found = schema_grammar(schema)
+                return Derived(found.grammar, found.notes)
+            case Regex(pattern):
+                return Derived(_of(Lexeme(whole_language(pattern)), "regex"))
+            case Choice(choices):
+                texts = (Text(text) if text else EMPTY for text in choices)
+                return Derived(_of(choice(*texts), "choices"))
+    except SchemaTrouble as trouble:
+        raise InvalidRequest(f"json_schema: {trouble}", param="json_schema") from None
+    except PatternError as error:
+        raise InvalidRequest(f"regex: {error}", param="regex") from None
+    except TooLarge as error:
+        raise InvalidRequest(f"the constraint is too large: {error}", param=None) from None
+
+
+def _of(expr: Expr, param: str) -> Grammar:
+    if isinstance(expr, Lexeme) and is_empty(expr.language):
+        raise InvalidRequest(f"{param}: no text at all matches", param=param)
+    return Grammar({"r0": expr}, "r0")

@@ -1,0 +1,1 @@
+"""JSON Schema in, a grammar out that accepts nothing but what the schema accepts."""
