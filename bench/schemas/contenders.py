@@ -71,9 +71,7 @@ class _Xgrammar:
         import xgrammar as xgr
 
         vocabulary = [bytes([value]) for value in range(EOS_ID)] + [b"</s>"]
-        info = xgr.TokenizerInfo(
-            vocabulary, vocab_type=xgr.VocabType.RAW, stop_token_ids=[EOS_ID]
-        )
+        info = xgr.TokenizerInfo(vocabulary, vocab_type=xgr.VocabType.RAW, stop_token_ids=[EOS_ID])
         self._compiler = xgr.GrammarCompiler(info, max_threads=1, cache_enabled=False)
         self._new_matcher = xgr.GrammarMatcher
         self._strict_mode = strict_mode

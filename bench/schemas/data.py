@@ -53,7 +53,7 @@ class Group:
 def read_groups(file: Path, only: str | None = None, limit: int | None = None) -> list[Group]:
     """The groups of a file, without the suite's optional ones: with one keyword, the first few."""
     groups: list[Group] = []
-    with file.open() as lines:
+    with file.open(encoding="utf-8") as lines:
         for line in lines:
             group = _group(read(line))
             if group is None or (only is not None and only not in group.keywords):
@@ -66,18 +66,17 @@ def read_groups(file: Path, only: str | None = None, limit: int | None = None) -
 
 def _group(entry: Value) -> Group | None:
     assert isinstance(entry, dict), entry
-    schema, suite_file = entry["schema"], entry.get("file")
-    if suite_file is not None:
-        name = f"{suite_file}: {entry['description']}"
-        if "/" in str(suite_file):
-            return None
-        keywords = (str(suite_file),)
-    else:
-        name, keywords = str(entry["name"]), tuple(sorted(set(_keywords(schema))))
-    tests = entry["tests"]
+    schema, tests = entry["schema"], entry["tests"]
     assert isinstance(tests, list), entry
     instances = tuple(map(_instance, tests))
-    return Group(name, keywords, write(schema), instances, suite_file is not None)
+    if "file" not in entry:
+        keywords = tuple(sorted(set(_keywords(schema))))
+        return Group(str(entry["name"]), keywords, write(schema), instances, is_suite=False)
+    file = str(entry["file"])
+    if "/" in file:
+        return None
+    name = f"{file}: {entry['description']}"
+    return Group(name, (file,), write(schema), instances, is_suite=True)
 
 
 def _instance(test: Value) -> Instance:

@@ -22,7 +22,7 @@ Value: TypeAlias = "None | bool | Number | str | list[Value] | dict[str, Value]"
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """How a value is written: `", "` and `": "`, `\\u` for all but ASCII, numbers like 1 and 100."""
+    """How a value is written: `", "` and `": "`, `\\u` beyond ASCII, 1.0 and 1e2 as 1 and 100."""
 
     is_spaced: bool = False
     is_ascii: bool = False
