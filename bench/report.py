@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import subprocess
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
@@ -72,8 +73,10 @@ def commit() -> str:
     return done.stdout.strip() if done.returncode == 0 else "unknown"
 
 
-def publish(bench: str, rows: list[Row], json_file: Path | None) -> None:
-    """Print the table; write the JSON file if one is asked for."""
+def publish(
+    bench: str, rows: list[Row], json_file: Path | None, *, unprinted: Sequence[Row] = ()
+) -> None:
+    """Print the table; write the JSON file, with further rows, if one is asked for."""
     table = Table(title=f"{bench} at {commit()}")
     for column in ("name", "value", "unit", "target", "met", "peer", "note"):
         table.add_column(column, justify="right" if column in ("value", "target") else "left")
@@ -88,6 +91,6 @@ def publish(bench: str, rows: list[Row], json_file: Path | None) -> None:
             "bench": bench,
             "commit": commit(),
             "machine": machine(),
-            "rows": [asdict(row) for row in rows],
+            "rows": [asdict(row) for row in (*rows, *unprinted)],
         }
         json_file.write_text(json.dumps(report, indent=1) + "\n")

@@ -1,0 +1,42 @@
+"""Exact validation of finished text against a JSON Schema; knows no grammar and no engine.
+
+Draft 2020-12, and what older drafts said differently where a schema says it in their way: a
+list under `items` with `additionalItems`, `dependencies`, a boolean `exclusiveMinimum` or
+`exclusiveMaximum`, `$recursiveRef`. Where `$schema` names draft 7 or older, `$ref` hides its
+siblings; where it names draft 4 or 3, `id` is what `$id` became. Keywords of newer drafts hold
+under any `$schema`.
+
+References stay within the schema and the published meta-schemas: nothing is ever fetched.
+Numbers are exact, and the formats in `formats.py` are asserted; others are annotations.
+"""
+
+from .keywords import KEYWORDS
+from .outcome import Uncheckable, Verdict, Violation
+from .reading import read_json
+from .references import Document
+from .validator import Validator
+
+__all__ = ["Verdict", "validate_json"]
+
+
+def validate_json(schema_text: str, text: str) -> Verdict:
+    """Whether `text` is JSON, no object of it has a key twice, and the schema accepts it.
+
+    Never raises: `valid` is None, and `trouble` says why, where it can't be decided. Time is the
+    caller's to bound.
+    """
+    try:
+        schema = read_json(schema_text)
+    except Violation as violation:
+        return Verdict(None, f"the schema is not exact JSON: {violation}")
+    except Uncheckable as trouble:
+        return Verdict(None, f"the schema: {trouble}")
+    try:
+        Validator(Document(schema), KEYWORDS).check(read_json(text))
+    except Violation as violation:
+        return Verdict(False, str(violation))
+    except Uncheckable as trouble:
+        return Verdict(None, str(trouble))
+    except RecursionError:
+        return Verdict(None, "the schema or the text is nested too deep")
+    return Verdict(True, "")
