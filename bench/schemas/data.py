@@ -51,17 +51,14 @@ class Group:
 
 
 def read_groups(file: Path, only: str | None = None, limit: int | None = None) -> list[Group]:
-    """The groups of a file, without the suite's optional ones: with one keyword, the first few."""
-    groups: list[Group] = []
+    """The groups of a file, without the suite's optional ones: all, those about a keyword, or so
+    many from all over it."""
     with file.open(encoding="utf-8") as lines:
-        for line in lines:
-            group = _group(read(line))
-            if group is None or (only is not None and only not in group.keywords):
-                continue
-            groups.append(group)
-            if len(groups) == limit:
-                break
-    return groups
+        found = [group for line in lines if (group := _group(read(line))) is not None]
+    groups = [group for group in found if only is None or only in group.keywords]
+    if limit is None or limit >= len(groups):
+        return groups
+    return [groups[index * len(groups) // limit] for index in range(limit)]
 
 
 def _group(entry: Value) -> Group | None:

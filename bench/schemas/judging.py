@@ -7,6 +7,7 @@ import os
 import select
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
@@ -65,9 +66,10 @@ class Judge:
         if process is not None:
             process.kill()
             process.wait()
-            for pipe in (process.stdin, process.stdout):
-                assert pipe is not None
-                pipe.close()
+            assert process.stdin is not None and process.stdout is not None
+            process.stdout.close()
+            with suppress(BrokenPipeError):  # of a job that was not read
+                process.stdin.close()
 
     def _start(self) -> None:
         self._process = subprocess.Popen(
