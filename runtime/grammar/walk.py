@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from .cfg import Call, Choice, Expr, Grammar, Lexeme, Repeat, Sequence, Text
-from .regular import NOTHING, Derivatives, Regex, utf8_bytes
+from .regular import EPSILON, NOTHING, Derivatives, Regex, utf8_bytes
 
 MAX_THREADS = 2_000
 
@@ -107,7 +107,8 @@ class Walk:
         if not rest.nullable:
             return ((rest, after),), False
         starts, can_end = self.opened(after)
-        return ((rest, after), *starts), can_end
+        kept = () if rest is EPSILON else ((rest, after),)
+        return (*kept, *starts), can_end
 
     def opened(self, frame: Frame | None) -> tuple[tuple[Thread, ...], bool]:
         """The terminals that can come next, and whether none has to."""

@@ -29,6 +29,7 @@ from .questions import are_disjoint, finite_strings, includes, is_empty, shortes
 from .re2_syntax import search_pattern
 from .rust_syntax import lark_rules, lark_terminals, rust_regex
 from .spelling import FREE_CONTENT, all_content, json_spelled
+from .terms import from_terms, to_terms
 from .utf8 import utf8_bytes
 
 __all__ = [
@@ -65,6 +66,7 @@ __all__ = [
     "ebnf_rules",
     "expression_of",
     "finite_strings",
+    "from_terms",
     "includes",
     "is_empty",
     "json_spelled",
@@ -83,6 +85,7 @@ __all__ = [
     "seq",
     "shortest",
     "to_dfa",
+    "to_terms",
     "utf8_bytes",
     "whole_language",
     "with_length",
