@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 
 from .cfg import Call, Choice, Expr, Grammar, Lexeme, Repeat, Sequence, Text
-from .regular import Regex, lark_terminals
+from .regular import NotPrintable, Regex, char_class, lark_terminals, minimized, to_dfa
 
 
 def lark_of(grammar: Grammar) -> str:
-    """Its text; the root is `start`. Raises `NotPrintable` for a terminal that Lark can't say."""
+    """Its text; the root is `start`. Raises `TooLarge` for a terminal with too many states."""
     return _Printer(grammar).text()
 
 
@@ -48,9 +48,22 @@ class _Printer:
     def _terminal(self, language: Regex) -> str:
         name = self._terminals.get(language)
         if name is None:
-            name = self._terminals[language] = f"T{len(self._terminals)}"
-            self._definitions += lark_terminals(language, name)
+            name = f"T{len(self._terminals)}"
+            try:
+                self._definitions += lark_terminals(language, name)
+            except NotPrintable:
+                name = self._automaton(language, f"a{len(self._terminals)}")
+            self._terminals[language] = name
         return name
+
+    def _automaton(self, language: Regex, name: str) -> str:
+        """One rule for each state; the name of the first one."""
+        dfa = minimized(to_dfa(language))
+        for state, row in enumerate(dfa.transitions):
+            options = [f"/{char_class(charset)}/ {name}_{target}" for charset, target in row]
+            options += ['""'] * (state in dfa.accepting)
+            self._definitions.append(f"{name}_{state}: {' | '.join(options)}")
+        return f"{name}_0"
 
 
 def _times(lo: int, hi: int | None) -> str:

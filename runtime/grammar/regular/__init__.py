@@ -60,6 +60,7 @@ __all__ = [
     "are_disjoint",
     "automaton",
     "both",
+    "char_class",
     "chars",
     "derivative",
     "ebnf_expression",
