@@ -35,6 +35,15 @@ class PatternMaker:
         ahead = f"(?{self._random.choice('=!')}{self.pattern(1)})"
         return f"{self._sequence(1)}(?:{ahead}{self._sequence(1)}|{self._sequence(1)})"
 
+    def with_repeated_lookaheads(self) -> str:
+        """Rounds that each look ahead: few of them, or of one character to the end."""
+        ahead = f"(?{self._random.choice('=!')}{self.pattern(1)})"
+        if self._random.random() < 0.5:
+            count = self._random.choice(("?", "{2}", "{0,2}", "{1,3}"))
+            return f"{self._sequence(1)}(?:{ahead}{self._sequence(1)}){count}{self._sequence(1)}"
+        one = self._random.choice(_ATOMS)
+        return f"{self._sequence(1)}(?:{ahead}{one}){self._random.choice('*+')}$"
+
     def _sequence(self, depth: int) -> str:
         return "".join(self._term(depth) for _ in range(self._random.choice((0, 1, 1, 2, 3))))
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -130,6 +134,30 @@ def test_a_small_term_that_is_long_when_written_is_not_printed() -> None:
     for write in (rust_regex, ebnf_expression):
         with pytest.raises(NotPrintable):
             write(regex)
+
+
+PRINT_ALL = """
+from espalier.runtime.grammar.regular import *
+from espalier.runtime.grammar.schema.formats import format_language
+regex = search_language("^(?!ab|cd).*([xyz]|ab|.c){2,7}")
+print(lark_terminals(json_spelled(regex), "T"), ebnf_rules(minimized(to_dfa(regex)), "r"))
+print(rust_regex(format_language("uri")), shortest(regex))
+"""
+
+
+def test_every_process_prints_the_same() -> None:
+    """Compiled grammars are cached by their text."""
+    outputs = {
+        subprocess.run(
+            [sys.executable, "-c", PRINT_ALL],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2", "3")
+    }
+    assert len(outputs) == 1
 
 
 def test_the_empty_text() -> None:

@@ -113,7 +113,7 @@ def test_far_bounds_hold_exactly(low: Number, high: Number, is_strict: bool) -> 
     for text in near(low) + near(high):
         value = Fraction(text)
         inside = low < value < high if is_strict else low <= value <= high
-        caps = re.fullmatch(r"-?[0-9]{1,20}(?:\.[0-9]{1,17})?", text)
+        caps = re.fullmatch(r"-?[0-9]{1,21}(?:\.[0-9]{1,17})?", text)
         assert matches(language, text) == (bool(caps) and inside and not is_negative_zero(text))
 
 
