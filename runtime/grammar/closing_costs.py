@@ -12,6 +12,13 @@ from math import inf
 from .regular import Regex, shortest
 from .walk import Frame, Node, Thread
 
+STRUCTURE = frozenset(b'{}[]:,"')
+"""Bytes without which no part of a JSON text is left for the next one."""
+
+
+def num_structural(text: bytes) -> int:
+    return sum(byte in STRUCTURE for byte in text)
+
 
 class Spelling:
     """Texts as tokens, the longest first. Every byte is a token, or texts with it cost `inf`."""
@@ -23,6 +30,7 @@ class Spelling:
             if text and allowed[token_id]:
                 self._ids.setdefault(text, token_id)
         self.max_bytes = max(map(len, self._ids), default=1)
+        self.max_structural = max(map(num_structural, self._ids), default=0)
         self._costs: dict[bytes, float] = {}
 
     def cost(self, text: bytes) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import inf
 from time import monotonic
 
-from .closing_costs import Costs, Spelling, below
+from .closing_costs import STRUCTURE, Costs, Spelling, below, num_structural, parts_of
 from .regular import Alt, Derivatives, Regex, Repeat, Seq, parts, shortest
 from .walk import Node
 
@@ -17,12 +17,11 @@ def max_growth(root: Node, costs: Costs, spelling: Spelling) -> float:
     """In tokens; `inf` where it takes too long to say.
 
     A token can leave the parts that are being read, which makes an ending shorter, and can begin
-    one new part, as far in as it has bytes. What is then left of that part, less what it cost
-    before it began, is the growth.
+    one new part, as far in as its structural bytes reach. What is then left of that part, less
+    what it cost before it began, is the growth.
     """
-    growth = _Growth(root, costs, spelling)
     try:
-        return max(growth.of(node) for node in below(root))
+        return _Growth(root, costs, spelling).most()
     except _TooLong:
         return inf
 
@@ -33,60 +32,87 @@ class _TooLong(Exception):
 
 class _Growth:
     def __init__(self, root: Node, costs: Costs, spelling: Spelling) -> None:
+        self._nodes = list(below(root))
         self._costs, self._spelling = costs, spelling
-        self._bytes = Costs(root, len)
+        self._needed = Costs(root, num_structural)
         self._languages: dict[Regex, float] = {}
-        self._left: dict[tuple[Node, int], float] = {}
+        self._left: list[dict[Node, float]] = []
         self._derivatives = Derivatives(None)
         self._deadline = monotonic() + _LIMIT_S
 
-    def of(self, node: Node) -> float:
-        """Of a token that begins the node, or goes on inside it if it is a terminal."""
-        if node.text is not None:
-            return self._in_text(node.text)
-        if node.language is not None:
-            return self._in_language(node.language)
-        return max(0, self._after(node, self._spelling.max_bytes) - self._costs.of_node(node))
+    def most(self) -> float:
+        """Of tokens that begin a node, or go on inside it if it is a terminal."""
+        above: dict[Node, list[Node]] = {node: [] for node in self._nodes}
+        for node in self._nodes:
+            for part in parts_of(node):
+                above[part].append(node)
+        for _ in range(self._spelling.max_structural + 1):
+            self._settle(above)
+        growth = 0.0
+        for node, left in self._left[-1].items():
+            if node.text is not None:
+                growth = max(growth, self._within_text(node.text))
+            elif node.language is not None:
+                growth = max(growth, left)
+            else:
+                growth = max(growth, left - self._costs.of_node(node))
+        return growth
 
-    def _after(self, node: Node, length: int) -> float:
-        """The most that can be left of `node` once 1 to `length` of its bytes are read; -inf if
-        there is nothing to read."""
-        key = (node, length)
-        found = self._left.get(key)
-        if found is None:
+    def _within_text(self, text: bytes) -> float:
+        """A shorter end of a text can take more tokens than a longer one."""
+        most, least = 0.0, self._spelling.cost(text)
+        for start in range(1, len(text)):
+            cost = self._spelling.cost(text[start:])
+            most, least = max(most, cost - least), min(least, cost)
+        return most
+
+    def _settle(self, above: dict[Node, list[Node]]) -> None:
+        """The most that can be left of each node when it has begun and one structural byte more
+        than before is read; -inf if there is nothing to read."""
+        left: dict[Node, float] = dict.fromkeys(self._nodes, -inf)
+        self._left.append(left)
+        todo = list(self._nodes)
+        while todo:
             if monotonic() > self._deadline:
                 raise _TooLong
-            self._left[key] = -inf  # of a part that is met again inside itself, with no byte read
-            found = self._left[key] = self._find(node, length)
-        return found
+            node = todo.pop()
+            found = self._of(node, len(self._left) - 1)
+            if found > left[node]:
+                left[node] = found
+                todo += above[node]
 
-    def _find(self, node: Node, length: int) -> float:
-        if length <= 0:
-            return -inf
+    def _of(self, node: Node, structural: int) -> float:
         if node.text is not None:
-            return self._in_text(node.text)
+            return self._in_text(node.text, structural)
         if node.language is not None:
             return self._in_language(node.language)
+        left = self._left[structural]
         if node.options is not None:
-            return max((self._after(option, length) for option in node.options), default=-inf)
+            return max((left[option] for option in node.options), default=-inf)
         if node.parts is not None:
-            return self._in_parts(node.parts, length)
+            return self._in_parts(node.parts, structural)
         assert node.body is not None, node
         later = max(node.lo - 1, 0)
-        return self._after(node.body, length) + (
-            later * self._costs.of_node(node.body) if later else 0
-        )
+        return left[node.body] + (later * self._costs.of_node(node.body) if later else 0)
 
-    def _in_text(self, text: bytes) -> float:
-        return max(self._spelling.cost(text[start:]) for start in range(1, len(text) + 1))
-
-    def _in_parts(self, parts: tuple[Node, ...], length: int) -> float:
-        costs = [self._costs.of_node(part) for part in parts]
+    def _in_text(self, text: bytes, structural: int) -> float:
+        """Of a text, any end of it can be left that the structural bytes reach."""
         most = -inf
-        for index, part in enumerate(parts):
-            most = max(most, self._after(part, length) + sum(costs[index + 1 :]))
-            length -= int(min(self._bytes.of_node(part), length))
-            if length <= 0:
+        for start in range(1, len(text) + 1):
+            structural -= text[start - 1] in STRUCTURE
+            if structural < 0:
+                break
+            most = max(most, self._spelling.cost(text[start:]))
+        return most
+
+    def _in_parts(self, inside: tuple[Node, ...], structural: int) -> float:
+        costs = [self._costs.of_node(part) for part in inside]
+        later, most = sum(costs), -inf
+        for part, cost in zip(inside, costs, strict=True):
+            later -= cost
+            most = max(most, self._left[structural][part] + later)
+            structural -= int(min(self._needed.of_node(part), structural + 1))
+            if structural < 0:
                 break
         return most
 
@@ -94,7 +120,10 @@ class _Growth:
         """The most that can be left anywhere inside, in bytes, which are no fewer than tokens."""
         found = self._languages.get(language)
         if found is None:
-            found = _left_in(language) if language.is_plain else self._left_by_search(language)
+            if language.is_plain:
+                found = _left_in(language)
+            else:
+                found = self._left_by_search(language)
             self._languages[language] = found
         return found
 

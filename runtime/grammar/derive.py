@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from ..errors import InvalidRequest
 from ..messages import Choice, JsonSchema, Regex
-from .cfg import EMPTY, Expr, Grammar, Lexeme, Text, choice
-from .regular import PatternError, TooLarge, is_empty, whole_language
+from .cfg import Grammar, Lexeme
+from .regular import PatternError, TooLarge, alt, is_empty, literal, whole_language
 from .schema.grammar import schema_grammar
 from .schema.trouble import SchemaTrouble
 
@@ -30,8 +30,7 @@ def derived(constraint: JsonSchema | Regex | Choice) -> Derived:
             case Regex(pattern):
                 return Derived(_of(Lexeme(whole_language(pattern)), "regex"))
             case Choice(choices):
-                texts = (Text(text) if text else EMPTY for text in choices)
-                return Derived(_of(choice(*texts), "choices"))
+                return Derived(_of(Lexeme(alt(*map(literal, choices))), "choices"))
     except SchemaTrouble as trouble:
         raise InvalidRequest(f"json_schema: {trouble}", param="json_schema") from None
     except PatternError as error:
@@ -40,7 +39,7 @@ def derived(constraint: JsonSchema | Regex | Choice) -> Derived:
         raise InvalidRequest(f"the constraint is too large: {error}", param=None) from None
 
 
-def _of(expr: Expr, param: str) -> Grammar:
-    if isinstance(expr, Lexeme) and is_empty(expr.language):
+def _of(text: Lexeme, param: str) -> Grammar:
+    if is_empty(text.language):
         raise InvalidRequest(f"{param}: no text at all matches", param=param)
-    return Grammar({"r0": expr}, "r0")
+    return Grammar({"r0": text}, "r0")

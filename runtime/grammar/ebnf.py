@@ -10,6 +10,9 @@ from .cfg import Call, Choice, Expr, Grammar, Lexeme, Repeat, Sequence, Text
 from .regular import Regex, ebnf_expression
 from .schema.grammar import FREE_STRING
 
+MAX_STATES = 2_000
+"""Of one terminal that is written out state by state."""
+
 _FREE_STRING_RULES = r"""
 string ::= "\"" string_rest
 string_rest ::= "\"" | [^"\\\x00-\x1f] string_rest | "\\" escape string_rest
@@ -23,37 +26,53 @@ hex ::= [0-9a-fA-F]
 
 def ebnf_of(grammar: Grammar) -> str:
     """Its text; the root is `root`. Raises `NotPrintable` where it would be slow."""
-    rules = [f"root ::= {grammar.root}"]
-    rules += [f"{name} ::= {_alternatives(expr)}" for name, expr in grammar.rules.items()]
-    return "\n".join(rules) + _FREE_STRING_RULES
+    return _Printer().text(grammar)
 
 
-def _alternatives(expr: Expr) -> str:
-    if isinstance(expr, Choice):
-        return " | ".join(map(_inside, expr.options))
-    return _inside(expr)
+class _Printer:
+    def __init__(self) -> None:
+        self._automata: dict[Regex, str] = {}
+        self._definitions: list[str] = []
 
+    def text(self, grammar: Grammar) -> str:
+        rules = [f"root ::= {grammar.root}"]
+        for name, expr in grammar.rules.items():
+            rules.append(f"{name} ::= {self._alternatives(expr)}")
+        return "\n".join([*rules, *self._definitions]) + _FREE_STRING_RULES
 
-def _inside(expr: Expr) -> str:
-    match expr:
-        case Text(text):
-            return '"' + "".join(map(_literal, text)) + '"'
-        case Lexeme(language):
-            return _terminal(language)
-        case Call(rule):
-            return rule
-        case Sequence(parts):
-            return " ".join(map(_inside, parts)) if parts else '""'
-        case Choice():
-            return f"({_alternatives(expr)})"
-        case Repeat(body, lo, hi):
-            return f"({_alternatives(body)}){_times(lo, hi)}"
+    def _alternatives(self, expr: Expr) -> str:
+        if isinstance(expr, Choice):
+            return " | ".join(map(self._inside, expr.options))
+        return self._inside(expr)
 
+    def _inside(self, expr: Expr) -> str:
+        match expr:
+            case Text(text):
+                return '"' + "".join(map(_literal, text)) + '"'
+            case Lexeme(language):
+                return self._terminal(language)
+            case Call(rule):
+                return rule
+            case Sequence(parts):
+                return " ".join(map(self._inside, parts)) if parts else '""'
+            case Choice():
+                return f"({self._alternatives(expr)})"
+            case Repeat(body, lo, hi):
+                return f"({self._alternatives(body)}){_times(lo, hi)}"
 
-def _terminal(language: Regex) -> str:
-    if language is FREE_STRING:
-        return "string"
-    return f"({ebnf_expression(language)})"
+    def _terminal(self, language: Regex) -> str:
+        if language is FREE_STRING:
+            return "string"
+        if language.is_plain:
+            return f"({ebnf_expression(language)})"
+        name = self._automata.get(language)
+        if name is None:
+            name = self._automata[language] = f"automaton_{len(self._automata)}"
+            dfa = minimized(to_dfa(language))
+            if len(dfa.transitions) > MAX_STATES:
+                raise NotPrintable(f"an automaton of {len(dfa.transitions)} states")
+            self._definitions += ebnf_rules(dfa, name)
+        return name
 
 
 def _times(lo: int, hi: int | None) -> str:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 
 from .cfg import Call, Choice, Expr, Grammar, Lexeme, Repeat, Sequence, Text
-from .regular import NotPrintable, Regex, char_class, lark_terminals, minimized, to_dfa
+from .regular import Regex, lark_terminals
+
+_JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]:,]|[^"{}\[\]:,]+')
 
 
 def lark_of(grammar: Grammar) -> str:
-    """Its text; the root is `start`. Raises `TooLarge` for a terminal with too many states."""
+    """Its text; the root is `start`. Raises `NotPrintable` for a terminal that Lark can't say."""
     return _Printer(grammar).text()
 
 
@@ -48,22 +51,9 @@ class _Printer:
     def _terminal(self, language: Regex) -> str:
         name = self._terminals.get(language)
         if name is None:
-            name = f"T{len(self._terminals)}"
-            try:
-                self._definitions += lark_terminals(language, name)
-            except NotPrintable:
-                name = self._automaton(language, f"a{len(self._terminals)}")
-            self._terminals[language] = name
+            name = self._terminals[language] = f"T{len(self._terminals)}"
+            self._definitions += lark_terminals(language, name)
         return name
-
-    def _automaton(self, language: Regex, name: str) -> str:
-        """One rule for each state; the name of the first one."""
-        dfa = minimized(to_dfa(language))
-        for state, row in enumerate(dfa.transitions):
-            options = [f"/{char_class(charset)}/ {name}_{target}" for charset, target in row]
-            options += ['""'] * (state in dfa.accepting)
-            self._definitions.append(f"{name}_{state}: {' | '.join(options)}")
-        return f"{name}_0"
 
 
 def _times(lo: int, hi: int | None) -> str:
@@ -73,5 +63,9 @@ def _times(lo: int, hi: int | None) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A literal: JSON's escapes are read as in Lark."""
-    return json.dumps(text, ensure_ascii=False)
+    """Literals, one for each token of JSON: JSON's escapes are read as in Lark.
+
+    llguidance cuts its input into lexemes before it parses, the longest first. Where a literal
+    stands beside a lexeme, the two have to end at the same places.
+    """
+    return " ".join(json.dumps(part, ensure_ascii=False) for part in _JSON_TOKEN.findall(text))

@@ -11,7 +11,6 @@ from fractions import Fraction
 from typing import cast
 
 from ..regular import (
-    ANY_CHAR,
     TEXT,
     Regex,
     alt,
@@ -19,7 +18,7 @@ from ..regular import (
     literal,
     matches,
     negated,
-    repeat,
+    with_length,
 )
 from .document import is_list, is_object
 from .facts import (
@@ -70,10 +69,8 @@ def strings_of(facts: Facts) -> Regex:
 
 def language(strings: Strings) -> Regex:
     """TEXT if nothing is asked."""
-    parts = list(strings.languages)
-    if strings.lo > 0 or strings.hi is not None or not parts:
-        parts.append(repeat(ANY_CHAR, strings.lo, strings.hi))
-    return both(*parts) if parts else TEXT
+    found = both(TEXT, *strings.languages) if strings.languages else TEXT
+    return with_length(found, strings.lo, strings.hi)
 
 
 class Holding:
