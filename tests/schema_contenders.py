@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import threading
 import time
 
 from bench.schemas.contenders import Matcher, Refusal
@@ -25,8 +24,6 @@ class Exactly:
                 raise RuntimeError("it can't")
             case "refuse":
                 return Refusal("it won't")
-            case "crash later":
-                threading.Timer(0.05, os._exit, (3,)).start()
             case "print":
                 print("noise where the replies go", flush=True)
             case _:

@@ -113,7 +113,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--data", type=Path, nargs="+", required=True, metavar="FILE")
     parser.add_argument("--only", metavar="KEYWORD", help="schemas that are about it")
-    parser.add_argument("--limit", type=int, metavar="N", help="schemas of each file, from all over it")
+    parser.add_argument(
+        "--limit", type=int, metavar="N", help="schemas of each file, from all over it"
+    )
     parser.add_argument("--deadline", type=float, default=5.0, help="seconds for one compilation")
     parser.add_argument("--contenders", nargs="+", choices=list(CONTENDERS), metavar="NAME")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows there")

@@ -51,8 +51,7 @@ class Group:
 
 
 def read_groups(file: Path, only: str | None = None, limit: int | None = None) -> list[Group]:
-    """The groups of a file, without the suite's optional ones: all, those about a keyword, or so
-    many from all over it."""
+    """A file's groups, but the optional ones: about a keyword, so many from all over it."""
     with file.open(encoding="utf-8") as lines:
         found = [group for line in lines if (group := _group(read(line))) is not None]
     groups = [group for group in found if only is None or only in group.keywords]

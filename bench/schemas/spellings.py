@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from itertools import chain, islice, permutations, product
 
 from bench.schemas.declared import in_declared_order
-from bench.schemas.values import STYLES, Value, write
+from bench.schemas.values import Value, styles_of, write
 
 MAX_PERMUTED_KEYS = 5
 MAX_PERMUTATIONS = 60
@@ -19,8 +19,9 @@ MAX_PERMUTATIONS = 60
 def spellings(instance: Value, schema: Value) -> Iterator[str]:
     """Each text once: in every order of keys, every style."""
     seen: set[str] = set()
+    styles = styles_of(instance)
     for ordered in orders(instance, schema):
-        for style in STYLES:
+        for style in styles:
             text = write(ordered, style)
             if text not in seen and _is_unicode(text):
                 seen.add(text)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from decimal import Decimal
+from itertools import product
 from typing import TypeAlias, cast
 
+_RAW = json.JSONEncoder(ensure_ascii=False).encode
+_ESCAPED = json.JSONEncoder().encode
 _MAX_DIGITS = 400
 """A number that would be longer without its exponent is left as it is."""
 
@@ -30,12 +33,15 @@ class Style:
 
 
 AS_GIVEN = Style()
-STYLES = [
-    Style(is_spaced, is_ascii, is_plain)
-    for is_plain in (False, True)
-    for is_ascii in (False, True)
-    for is_spaced in (False, True)
-]
+
+
+def styles_of(value: Value) -> list[Style]:
+    """Those in which the value is written differently."""
+    given = write(value)
+    escapes = (False,) if given.isascii() else (False, True)
+    plains = (False,) if write(value, Style(is_plain=True)) == given else (False, True)
+    spaces = (False, True)
+    return [Style(*each) for each in product(spaces, escapes, plains)]
 
 
 def read(text: str) -> Value:
@@ -73,4 +79,4 @@ def plain(number: Number) -> str:
 
 
 def _quoted(text: str, style: Style) -> str:
-    return json.dumps(text, ensure_ascii=style.is_ascii)
+    return _ESCAPED(text) if style.is_ascii else _RAW(text)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.schemas.__main__ import main, measure, total_rows
@@ -118,6 +118,7 @@ def exactly(text: str) -> Any:
     return json.loads(text, parse_int=Decimal, parse_float=Decimal)
 
 
+@settings(deadline=None)
 @given(values)
 def test_every_spelling_stands_for_the_instance(value: Any) -> None:
     given = json.dumps(value)
@@ -125,6 +126,7 @@ def test_every_spelling_stands_for_the_instance(value: Any) -> None:
         assert exactly(text) == exactly(given)
 
 
+@settings(deadline=None)
 @given(values)
 def test_reading_and_writing_keeps_the_spelling(value: Any) -> None:
     text = json.dumps(value)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Any, cast
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
@@ -78,10 +79,13 @@ def test_endless_nesting_is_not_decided(text: str) -> None:
     assert verdict(True, text).valid is None
 
 
-def test_deep_values_of_a_recursive_schema_are_decided_or_said_to_be_too_deep() -> None:
-    schema = {"$ref": "#/$defs/a", "$defs": {"a": {"items": {"$ref": "#/$defs/a"}}}}
-    assert valid(schema, "[" * 80 + "]" * 80) is True
-    assert "deep" in verdict(schema, "[" * 900 + "]" * 900).trouble
+def test_deep_values_of_a_recursive_schema_are_decided() -> None:
+    either = [{"type": "integer"}, {"items": {"$ref": "#/$defs/a"}, "type": "array"}]
+    schema = {"$ref": "#/$defs/a", "$defs": {"a": {"anyOf": either}}}
+    usual = sys.getrecursionlimit()
+    for inner, is_valid in (("1", True), ("null", False)):
+        assert valid(schema, "[" * 800 + inner + "]" * 800) is is_valid
+    assert sys.getrecursionlimit() == usual
 
 
 # -- numbers -----------------------------------------------------------------------------------
@@ -129,12 +133,14 @@ decimals = st.decimals(allow_nan=False, allow_infinity=False, places=None).filte
 )
 
 
+@settings(deadline=None)
 @given(decimals, decimals.filter(lambda number: number > 0))
 def test_multiples_are_those_of_fractions(value: Any, step: Any) -> None:
     is_multiple = (Fraction(value) / Fraction(step)).denominator == 1
     assert valid(f'{{"multipleOf":{step}}}', str(value)) is is_multiple
 
 
+@settings(deadline=None)
 @given(decimals, decimals)
 def test_limits_are_those_of_fractions(value: Any, limit: Any) -> None:
     mine, theirs = Fraction(value), Fraction(limit)
@@ -261,7 +267,7 @@ def test_published_meta_schemas_are_known(uri: str) -> None:
 @pytest.mark.parametrize(
     ("schema", "trouble"),
     [
-        ("{", "the schema is not exact JSON"),
+        ("{", "the schema can't be read"),
         ('{"a":1,"a":1}', "stands twice"),
         ("1", "is not a schema"),
         ({"properties": []}, "must be an object"),
@@ -362,6 +368,7 @@ leaves = st.booleans() | st.just({"type": "integer"}) | st.just({"minLength": 1}
 schemas = st.recursive(leaves, keywords, max_leaves=8)
 
 
+@settings(deadline=None)
 @given(schemas.filter(lambda schema: isinstance(schema, dict)), instances)
 def test_jsonschema_says_the_same(schema: dict[str, Any], instance: Any) -> None:
     whole = {"$defs": {"x": {"type": ["integer", "object"]}, "y": {"minItems": 1}}, **schema}
@@ -385,11 +392,13 @@ anything = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(anything, anything)
 def test_nothing_raises(schema: Any, instance: Any) -> None:
     assert validate_json(json.dumps(schema), json.dumps(instance)).valid in (True, False, None)
 
 
+@settings(deadline=None)
 @given(st.text(), st.text())
 def test_no_text_raises(schema: str, text: str) -> None:
     assert validate_json(schema, text).valid in (True, False, None)

@@ -10,13 +10,22 @@ References stay within the schema and the published meta-schemas: nothing is eve
 Numbers are exact, and the formats in `formats.py` are asserted; others are annotations.
 """
 
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from .keywords import KEYWORDS
 from .outcome import Uncheckable, Verdict, Violation
-from .reading import read_json
+from .reading import Json, read_json
 from .references import Document
 from .validator import Validator
 
 __all__ = ["Verdict", "validate_json"]
+
+_MAX_FRAMES = 30_000
+"""About 15 for each level of nesting; Python's own calls take no room on the C stack."""
 
 
 def validate_json(schema_text: str, text: str) -> Verdict:
@@ -27,12 +36,10 @@ def validate_json(schema_text: str, text: str) -> Verdict:
     """
     try:
         schema = read_json(schema_text)
-    except Violation as violation:
-        return Verdict(None, f"the schema is not exact JSON: {violation}")
-    except Uncheckable as trouble:
-        return Verdict(None, f"the schema: {trouble}")
+    except (Violation, Uncheckable) as trouble:
+        return Verdict(None, f"the schema can't be read: {trouble}")
     try:
-        Validator(Document(schema), KEYWORDS).check(read_json(text))
+        _check(schema, read_json(text))
     except Violation as violation:
         return Verdict(False, str(violation))
     except Uncheckable as trouble:
@@ -40,3 +47,19 @@ def validate_json(schema_text: str, text: str) -> Verdict:
     except RecursionError:
         return Verdict(None, "the schema or the text is nested too deep")
     return Verdict(True, "")
+
+
+def _check(schema: Json, value: Json) -> None:
+    """What could be read, within the interpreter's usual limit, is not too deep to be checked."""
+    with _room_to_recurse():
+        Validator(Document(schema), KEYWORDS).check(value)
+
+
+@contextmanager
+def _room_to_recurse() -> Iterator[None]:
+    usual = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(usual, _MAX_FRAMES))
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(usual)
