@@ -120,10 +120,7 @@ class _Growth:
         """The most that can be left anywhere inside, in bytes, which are no fewer than tokens."""
         found = self._languages.get(language)
         if found is None:
-            if language.is_plain:
-                found = _left_in(language)
-            else:
-                found = self._left_by_search(language)
+            found = _left_in(language) if language.is_plain else self._left_by_search(language)
             self._languages[language] = found
         return found
 

@@ -7,7 +7,14 @@ xgrammar prepares masks for each state of a rule. What its masks are slow for, b
 from __future__ import annotations
 
 from .cfg import Call, Choice, Expr, Grammar, Lexeme, Repeat, Sequence, Text
-from .regular import Regex, ebnf_expression
+from .regular import (
+    NotPrintable,
+    Regex,
+    ebnf_expression,
+    ebnf_rules,
+    minimized,
+    to_dfa,
+)
 from .schema.grammar import FREE_STRING
 
 MAX_STATES = 2_000

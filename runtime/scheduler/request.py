@@ -17,7 +17,7 @@ import numpy as np
 
 from espalier.radix.cache import Handle
 
-from ..grammar.xgrammar_engine import Matcher
+from ..grammar.guide import Guide
 from ..messages import RequestTimes, TokenizedRequest, TokenLogprob
 from .ends import EndMatcher
 from .step import IntArray

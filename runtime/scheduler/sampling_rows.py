@@ -71,5 +71,6 @@ def _bitmask(request: Request, vocabulary: Vocabulary) -> IntArray | None:
     if request.matcher is None:
         return None
     bitmask = np.empty(vocabulary.num_bitmask_words, np.int32)
-    request.matcher.fill(bitmask)
+    left = request.message.sampling.max_new_tokens - request.num_outputs
+    request.matcher.fill(bitmask, left)
     return bitmask

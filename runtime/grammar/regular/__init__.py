@@ -22,7 +22,7 @@ from .dfa import Dfa, minimized
 from .ebnf_syntax import ebnf_expression, ebnf_rules
 from .elimination import expression_of
 from .errors import NotPrintable, PatternError, TooLarge
-from .lengths import with_length
+from .lengths import width, with_length
 from .nodes import Alt, Automaton, Both, Chars, Epsilon, Negated, Regex, Repeat, Seq, parts
 from .pattern import search_language, whole_language
 from .questions import are_disjoint, finite_strings, includes, is_empty, shortest, to_dfa
@@ -89,5 +89,6 @@ __all__ = [
     "to_terms",
     "utf8_bytes",
     "whole_language",
+    "width",
     "with_length",
 ]

@@ -1,0 +1,85 @@
+"""Where one request stands in its constraint: the engine's matcher, and what engines don't do.
+
+Endings that fit the budget, and keys that do not repeat. Knows no requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from .closing import Closer, Ending
+from .engine import Matcher
+from .keys import Keys
+from .token_masks import Bitmask
+from .walk import TooManyThreads
+
+
+class Guide:
+    """One request's. Not thread-safe."""
+
+    def __init__(
+        self,
+        matcher: Matcher,
+        token_bytes: Sequence[bytes],
+        closer: Closer | None,
+        quoting_ids: Sequence[int] | None,
+    ) -> None:
+        """closer: None where the text may be cut off. quoting_ids: the tokens with a quote in
+        them, None where keys can't repeat."""
+        self._matcher = matcher
+        self._token_bytes = token_bytes
+        self._closer = closer
+        self._ending: Ending | None = None if closer is None else closer.start
+        self._quoting_ids = quoting_ids
+        self._keys = Keys()
+
+    @property
+    def is_completed(self) -> bool:
+        """The text so far is whole: a stop token would be accepted now, or was."""
+        return self._matcher.is_completed
+
+    @property
+    def is_terminated(self) -> bool:
+        """A stop token was accepted: nothing can follow."""
+        return self._matcher.is_terminated
+
+    def accept(self, token_id: int) -> bool:
+        """Advance by one token; False where the constraint forbids it."""
+        if not self._matcher.accept(token_id):
+            return False
+        if self.is_terminated:
+            return True
+        if self._quoting_ids is not None:
+            self._keys.advance(self._token_bytes[token_id])
+        if self._closer is not None and self._ending is not None:
+            try:
+                self._ending = self._closer.after(self._ending, token_id)
+            except TooManyThreads:
+                return False
+        return not self._keys.has_repeated
+
+    def fill(self, row: Bitmask, left: int) -> bool:
+        """Set the bits of the tokens that may come, clear all others; False if none may.
+
+        left: tokens that may still be generated, this one and the stop token among them.
+        """
+        if not self._matcher.fill(row):
+            return False
+        if self._quoting_ids is not None and self._keys.could_repeat:
+            self._bar_repeated(self._quoting_ids, row)
+        if self._closer is not None and self._ending is not None:
+            if not self._closer.fits(self._ending, left):
+                self._closer.restrict(self._ending, row, left)
+        return bool(row.any())
+
+    def _bar_repeated(self, quoting_ids: Sequence[int], row: Bitmask) -> None:
+        bits = row.view(np.uint32)
+        for token_id in quoting_ids:
+            word, bit = token_id // 32, np.uint32(1 << token_id % 32)
+            if bits[word] & bit:
+                keys = self._keys.copy()
+                keys.advance(self._token_bytes[token_id])
+                if keys.has_repeated:
+                    bits[word] &= ~bit

@@ -1,0 +1,78 @@
+"""Keys of JSON objects that must not stand twice; knows bytes of compact JSON, no grammar.
+
+A grammar can't remember keys that its schema does not name. This follows a text that the grammar
+allows, so anything but strings and brackets can be skipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+_QUOTE, _BACKSLASH = b'"\\'
+
+
+@dataclass(slots=True)
+class Keys:
+    """Where a text stands: `open` has the keys of each object that is open, None for an array.
+
+    string: the bytes of the string that is being read, None outside of one; `is_key` tells what
+    the next or present string is.
+    """
+
+    open: tuple[frozenset[bytes] | None, ...] = ()
+    string: bytes | None = None
+    is_escaped: bool = False
+    is_key: bool = False
+    has_repeated: bool = field(default=False)
+
+    def copy(self) -> Keys:
+        return Keys(self.open, self.string, self.is_escaped, self.is_key, self.has_repeated)
+
+    def advance(self, text: Iterable[int]) -> None:
+        """Sets `has_repeated` if a key of `text` is in its object already."""
+        for byte in text:
+            if self.string is not None:
+                self._in_string(byte)
+            elif byte == _QUOTE:
+                self.string = b""
+            else:
+                self._outside(byte)
+
+    @property
+    def could_repeat(self) -> bool:
+        """There are keys in the innermost object, and a string that is or may become one."""
+        return bool(self.open and self.open[-1])
+
+    def _in_string(self, byte: int) -> None:
+        assert self.string is not None
+        if byte == _QUOTE and not self.is_escaped:
+            self._end_string(self.string)
+        else:
+            self.is_escaped = byte == _BACKSLASH and not self.is_escaped
+            if self.is_key:
+                self.string += bytes((byte,))
+
+    def _end_string(self, string: bytes) -> None:
+        self.string = None
+        keys = self.open[-1] if self.open else None
+        if self.is_key and keys is not None:
+            self.has_repeated |= string in keys
+            self.open = (*self.open[:-1], keys | {string})
+            self.is_key = False
+
+    def _outside(self, byte: int) -> None:
+        match byte:
+            case 0x7B:  # {
+                self.open = (*self.open, frozenset())
+                self.is_key = True
+            case 0x5B:  # [
+                self.open = (*self.open, None)
+                self.is_key = False
+            case 0x7D | 0x5D:  # } ]
+                self.open = self.open[:-1]
+                self.is_key = False
+            case 0x2C:  # ,
+                self.is_key = bool(self.open) and self.open[-1] is not None
+            case _:
+                pass
