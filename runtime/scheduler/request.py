@@ -10,6 +10,7 @@ them, the scheduler not yet. Only the scheduler's modules touch a request.
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
@@ -17,7 +18,7 @@ import numpy as np
 
 from espalier.radix.cache import Handle
 
-from ..grammar.xgrammar_engine import Matcher
+from ..grammar.engine import CompiledGrammar, Matcher
 from ..messages import RequestTimes, TokenizedRequest, TokenLogprob
 from .ends import EndMatcher
 from .step import IntArray
@@ -48,6 +49,7 @@ class Request:
     num_ids: int
     slots: IntArray  # slot of each position; valid in [0, kv_len)
     phase: Phase = Phase.ARRIVED
+    compilation: Future[CompiledGrammar] | None = None
     matcher: Matcher | None = None
 
     # Held while RUNNING, RETRACTING, and ENDED until the last step has settled.
