@@ -10,7 +10,7 @@ from espalier.radix.eviction import strategy_of
 
 from .config import EngineConfig
 from .errors import ModelError
-from .grammar.service import GrammarService
+from .grammar.service import CompileLimits, GrammarService
 from .loading import Model
 from .models.config import ModelConfig
 from .runner.build import build_backend
@@ -36,7 +36,7 @@ class Assembly:
     cache: RadixCache
 
     def close(self) -> None:
-        """Stop the device and the compiler threads; the scheduler's loop has ended before."""
+        """Stop the device and the compilers; the scheduler's loop has ended before."""
         self.runner.close()
         self.grammars.close()
 
@@ -73,8 +73,9 @@ def assemble(
         control_ids=model.tokenizer.control_ids,
         stop_ids=model.tokenizer.eos_ids,
         vocab_width=model.config.vocab_size,
-        deadline_s=config.compile_deadline_s,
+        limits=CompileLimits(deadline_s=config.compile_deadline_s),
     )
+    grammars.start()
     runner = DeviceRunner(backend)
     scheduler = Scheduler(
         config.scheduler, cache, runner, grammars, vocabulary, channel, journal=journal

@@ -186,7 +186,7 @@ class EngineConfig:
         value="share",
     )
     compile_deadline_s: float = option(
-        10.0,
+        5.0,
         "the longest that a grammar may compile",
         value="seconds",
         flag="--grammar-compile-deadline",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from espalier.runtime.grammar.xgrammar_engine import CompiledGrammar, Matcher
+from espalier.runtime.grammar.engine import EngineGrammar, Matcher
 
 CLOSERS = frozenset(b'"}],0e.')
 
@@ -46,7 +46,7 @@ class Walker:
         closers = (i for i, text in enumerate(token_bytes) if text and CLOSERS.issuperset(text))
         self._ends = np.array([*closers, *stop_ids])
 
-    def walk(self, grammar: CompiledGrammar, max_steps: int = 400) -> Walk:
+    def walk(self, grammar: EngineGrammar, max_steps: int = 400) -> Walk:
         """Asserts at each step that mask and `accept` agree, on allowed and forbidden ids."""
         matcher = grammar.matcher()
         ids: list[int] = []

@@ -40,6 +40,7 @@ from espalier.runtime.scheduler.request import Request
 from espalier.runtime.scheduler.sampling_rows import Vocabulary
 from espalier.runtime.scheduler.scheduler import Scheduler
 from espalier.runtime.scheduler.tree_journal import TreeJournal
+from tests.local_grammars import LocalGrammars
 
 Key = tuple[str, int]
 
@@ -123,7 +124,7 @@ class Harness:
     def _scheduler(self) -> Scheduler:
         grammars = self._grammars
         if grammars is None:
-            grammars = GrammarService(
+            grammars = LocalGrammars(
                 [b"x"], control_ids=(), stop_ids=(), vocab_width=self._vocabulary.width
             )
             self._grammars = grammars
@@ -206,8 +207,8 @@ class Harness:
     def abort(self, rid: str) -> None:
         self.scheduler.inbox.put(AbortRequest(rid))
 
-    def step(self) -> bool:
-        worked = self.scheduler.step()
+    def step(self, *, wait: bool = False) -> bool:
+        worked = self.scheduler.step(wait=wait)
         assert self.scheduler.stats.num_rebuilds <= self.max_rebuilds, "see the log"
         if self._check_books:
             check(self.cache, self.scheduler.private_slots(), self.scheduler.leases)
@@ -216,10 +217,17 @@ class Harness:
     def run(self, max_steps: int = 100_000) -> None:
         """Until every request has its final message."""
         for _ in range(max_steps):
-            if not self.step() and all(o.finals for o in self.outcomes.values()):
+            if not self.step(wait=self._is_compiling) and all(
+                o.finals for o in self.outcomes.values()
+            ):
                 break
         for key, outcome in self.outcomes.items():
             assert len(outcome.finals) == 1, f"{key}: {len(outcome.finals)} final messages"
+
+    @property
+    def _is_compiling(self) -> bool:
+        """Whether news of a grammar is to come."""
+        return bool(self.scheduler._roster.compiling)  # pyright: ignore[reportPrivateUsage]
 
     def assert_drained(self) -> None:
         """Nothing is held any more but by leases, and they alone hold what isn't evictable."""

@@ -16,7 +16,6 @@ from espalier.radix.cache import RadixCache
 from espalier.runtime.client import RuntimeClient
 from espalier.runtime.config import SchedulerConfig
 from espalier.runtime.detokenizer.batches import BatchDetokenizer
-from espalier.runtime.grammar.service import GrammarService
 from espalier.runtime.hub.catalog import default_cache_dir
 from espalier.runtime.hub.source import resolve_model
 from espalier.runtime.ipc.orders import NewEpoch
@@ -35,6 +34,7 @@ from espalier.runtime.scheduler.sampling_rows import Vocabulary
 from espalier.runtime.scheduler.scheduler import Scheduler
 from espalier.runtime.tokenizer.tokenizer import Tokenizer, load_tokenizer
 from tests.fakes import tiny_weights
+from tests.local_grammars import LocalGrammars
 
 CONTEXT_LEN = 512
 POOL_TOKENS = 4096
@@ -78,7 +78,7 @@ class InProcessRuntime:
                 num_threads=None,
             )
         )
-        self._grammars = GrammarService(
+        self._grammars = LocalGrammars(
             tokenizer.token_bytes,
             control_ids=tokenizer.control_ids,
             stop_ids=tokenizer.eos_ids,

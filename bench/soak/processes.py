@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 _SAMPLE_S = 1.0
+_ZYGOTE = b"espalier.runtime.grammar.zygote"
 _MIB = float(1 << 20)
 
 
@@ -54,6 +55,8 @@ def family(temporary: Path) -> dict[int, str]:
         if f"TMPDIR={temporary}".encode() not in environment:
             continue
         role = command[-2].decode() if b"espalier.runtime.processes.start" in command else ""
+        if _ZYGOTE in command:
+            role = "compiler" if _role_of_parent(parent) == _ZYGOTE.decode() else "zygote"
         found[int(entry.name)] = role or "launcher"
         if role == "fork_server" and _role_of_parent(parent) == "fork_server":
             found[int(entry.name)] = "scheduler"

@@ -1,19 +1,15 @@
 """Refuses constraints at the edge, before a request is accepted; knows no grammar engine.
 
-What passes here is of bounded size, is text that UTF-8 can carry, and says nothing that the
-engine would drop without a word. What only a compiler can find is left to the compiler.
+What passes here is of bounded size and text that UTF-8 can carry; a schema is JSON. What it
+says, and whether that can be enforced, is found where it is compiled.
 """
 
 from __future__ import annotations
 
-import json
-from collections import Counter
-from typing import NoReturn
-
 from ..errors import InvalidRequest
 from ..messages import Choice, Constraint, Ebnf, JsonSchema, Regex
-from .regex_dialect import translate_regex
-from .schema_support import check_schema
+from .schema.trouble import Malformed
+from .schema.values import read_json
 
 MAX_SCHEMA_BYTES = 128 << 10
 MAX_EBNF_BYTES = 64 << 10
@@ -35,10 +31,9 @@ def check_constraint(constraint: Constraint) -> None:
     match constraint:
         case JsonSchema(schema):
             _check_text(schema, MAX_SCHEMA_BYTES, "json_schema")
-            check_schema(_parse_schema(schema))
+            _check_schema(schema)
         case Regex(pattern):
             _check_text(pattern, MAX_REGEX_BYTES, "regex")
-            translate_regex(pattern)
         case Ebnf(grammar):
             _check_text(grammar, MAX_EBNF_BYTES, "ebnf")
         case Choice(choices):
@@ -68,20 +63,17 @@ def _check_text(text: str, max_bytes: int, param: str) -> None:
         raise InvalidRequest(f"{param} contains a NUL byte", param=param)
 
 
-def _parse_schema(text: str) -> object:
+def _check_schema(text: str) -> None:
     depth = _nesting_depth(text)
     if depth > MAX_SCHEMA_DEPTH:
-        _refuse_schema(f"nested {depth} levels deep, {MAX_SCHEMA_DEPTH} are allowed")
-    try:
-        schema: object = json.loads(
-            text, object_pairs_hook=_object_of, parse_constant=_refuse_number
+        raise InvalidRequest(
+            f"json_schema: nested {depth} levels deep, {MAX_SCHEMA_DEPTH} are allowed",
+            param="json_schema",
         )
-        json.dumps(schema, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        _refuse_schema("a string has a lone surrogate")
-    except ValueError as error:
-        _refuse_schema(f"not valid JSON: {error}")
-    return schema
+    try:
+        read_json(text)
+    except Malformed as trouble:
+        raise InvalidRequest(f"json_schema: {trouble}", param="json_schema") from None
 
 
 def _nesting_depth(text: str) -> int:
@@ -100,19 +92,3 @@ def _nesting_depth(text: str) -> int:
         elif char in "}]":
             depth -= 1
     return deepest
-
-
-def _object_of(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    fields = dict(pairs)
-    if len(fields) < len(pairs):
-        twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
-        _refuse_schema(f"the key {twice!r:.200} stands twice in one object")
-    return fields
-
-
-def _refuse_number(name: str) -> NoReturn:
-    _refuse_schema(f"{name} is not a JSON number")
-
-
-def _refuse_schema(trouble: str) -> NoReturn:
-    raise InvalidRequest(f"json_schema: {trouble}", param="json_schema")

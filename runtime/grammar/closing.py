@@ -134,6 +134,7 @@ class ClosingVocabulary:
         self.stop_ids = np.array(sorted(stop_ids), dtype=np.int64)
         allowed = [token_id not in barred for token_id in range(len(token_bytes))]
         self.spelling = Spelling(token_bytes, allowed)
+        self.quoting_ids = [i for i, text in enumerate(token_bytes) if allowed[i] and b'"' in text]
         self._texts = [t if ok else b"" for t, ok in zip(token_bytes, allowed, strict=True)]
         self._made_of = lru_cache(maxsize=64)(self._find_made_of)
 

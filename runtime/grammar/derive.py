@@ -14,10 +14,12 @@ from .schema.trouble import SchemaTrouble
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """notes: what it is narrower in than what was asked for."""
+    """notes: what it is narrower in than what was asked for. has_free_keys: its objects have keys
+    that are not named."""
 
     grammar: Grammar
     notes: tuple[str, ...] = ()
+    has_free_keys: bool = False
 
 
 def derived(constraint: JsonSchema | Regex | Choice) -> Derived:
@@ -26,7 +28,7 @@ def derived(constraint: JsonSchema | Regex | Choice) -> Derived:
         match constraint:
             case JsonSchema(schema):
                 found = schema_grammar(schema)
-                return Derived(found.grammar, found.notes)
+                return Derived(found.grammar, found.notes, found.has_free_keys)
             case Regex(pattern):
                 return Derived(_of(Lexeme(whole_language(pattern)), "regex"))
             case Choice(choices):

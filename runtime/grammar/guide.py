@@ -6,14 +6,37 @@ Endings that fit the budget, and keys that do not repeat. Knows no requests.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from .closing import Closer, Ending
-from .engine import Matcher
+from .engine import EngineGrammar, Matcher
 from .keys import Keys
 from .token_masks import Bitmask
 from .walk import TooManyThreads
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledGrammar:
+    """One compiled constraint, shared by all requests that use it.
+
+    notes, min_tokens: as in `Artefact`. quoting_ids: the tokens with a quote in them, None
+    where keys can't repeat. num_bytes: what it takes of this process's memory, about.
+    """
+
+    engine: EngineGrammar
+    token_bytes: Sequence[bytes]
+    closer: Closer | None = None
+    quoting_ids: Sequence[int] | None = None
+    notes: tuple[str, ...] = ()
+    min_tokens: int = 0
+    num_bytes: int = 0
+
+    def guide(self) -> Guide:
+        """A new one, at the start."""
+        matcher = self.engine.matcher()
+        return Guide(matcher, self.token_bytes, self.closer, self.quoting_ids)
 
 
 class Guide:
@@ -69,9 +92,9 @@ class Guide:
             return False
         if self._quoting_ids is not None and self._keys.could_repeat:
             self._bar_repeated(self._quoting_ids, row)
-        if self._closer is not None and self._ending is not None:
-            if not self._closer.fits(self._ending, left):
-                self._closer.restrict(self._ending, row, left)
+        closer, ending = self._closer, self._ending
+        if closer is not None and ending is not None and not closer.fits(ending, left):
+            closer.restrict(ending, row, left)
         return bool(row.any())
 
     def _bar_repeated(self, quoting_ids: Sequence[int], row: Bitmask) -> None:

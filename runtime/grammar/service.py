@@ -1,18 +1,41 @@
-"""Constraint in, compiled grammar out, off the caller's thread; knows no requests."""
+"""Constraint in, compiled grammar out, off the caller's thread; knows no requests.
+
+One thread of this process owns everything: an event loop over the pipes to the compilers,
+which are processes of their own.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Collection, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 
+from ..errors import EngineClosed, InvalidRequest, Overloaded
 from ..histogram import HistogramData
+from ..ipc.compiling import Artefact, Broken, Compile, OutOfMemory, Refused
 from ..messages import Constraint
-from .checks import check_constraint
+from .checks import param_of
 from .compile_cache import CompileCache
-from .xgrammar_engine import CompiledGrammar, XgrammarCompiler
+from .engines import Engines
+from .guide import CompiledGrammar
+from .nursery import WorkerCrashed
+from .pool import PoolLimits, WorkerPool
+from .stats import GrammarStats
+from .vocabulary import Vocabulary
 
-DEFAULT_CACHE_BYTES = 64 << 20
-DEFAULT_DEADLINE_S = 30.0
+# Of the deadline: who has not got a compiler by then would hardly have a grammar in time.
+_PATIENCE = 0.8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompileLimits:
+    """cache_bytes: of compiled grammars. deadline_s: the longest that a caller waits."""
+
+    cache_bytes: int = 64 << 20
+    deadline_s: float = 5.0
+    pool: PoolLimits = PoolLimits()
 
 
 class GrammarService:
@@ -20,6 +43,7 @@ class GrammarService:
 
     `vocab_width` is the width of the model's logits, at least `len(token_bytes)`. Grammars
     end with one of `stop_ids`; other `control_ids` never occur in constrained output.
+    Nothing is started before it is needed, or `start` is called.
     """
 
     def __init__(
@@ -29,33 +53,143 @@ class GrammarService:
         control_ids: Collection[int],
         stop_ids: Collection[int],
         vocab_width: int,
-        cache_bytes: int = DEFAULT_CACHE_BYTES,
-        num_threads: int = 1,
-        deadline_s: float = DEFAULT_DEADLINE_S,
+        limits: CompileLimits | None = None,
     ) -> None:
-        self._compiler = XgrammarCompiler(
-            token_bytes, control_ids=control_ids, stop_ids=stop_ids, vocab_width=vocab_width
+        self._limits = limits or CompileLimits()
+        vocabulary = Vocabulary(
+            tuple(token_bytes), tuple(control_ids), tuple(stop_ids), vocab_width
         )
+        self._engines = Engines(vocabulary)
+        self._pool = WorkerPool(vocabulary, self._limits.pool)
         self._cache = CompileCache(
-            self._compile, cache_bytes=cache_bytes, num_threads=num_threads, deadline_s=deadline_s
+            self._compile,
+            cache_bytes=self._limits.cache_bytes,
+            deadline_s=self._limits.deadline_s,
         )
+        self._num_crashed = self._num_out_of_memory = 0
+        self._closing = asyncio.Event()
+        self._lock = threading.Lock()  # guards what follows
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._is_closed = False
+
+    def start(self) -> None:
+        """Have the compilers ready soon, without waiting for them. Idempotent."""
+        with self._lock:
+            self._open_loop()
 
     def compile(self, constraint: Constraint) -> Future[CompiledGrammar]:
-        """The grammar, or `InvalidRequest` with the words of the check or of the compiler.
+        """The grammar, or why there is none: `InvalidRequest` with the words of the check or
+        of the compiler, or because it took too long, too much memory, or the compiler's life;
+        `Overloaded` where others kept all compilers busy; `RequestFailed`, `EngineClosed`.
 
-        Raises `EngineClosed` after `close`. Cancelling the future is safe at any time.
+        Raises `EngineClosed` after `close`. Cancelling the future is safe at any time; the
+        compilation ends when the last one who waits for it has left.
         """
-        return self._cache.get(constraint)
+        found = self._cache.find(constraint)
+        with self._lock:
+            loop = self._open_loop()
+            if found is None:
+                return asyncio.run_coroutine_threadsafe(self._get(constraint), loop)
+        future: Future[CompiledGrammar] = Future()
+        future.set_result(found)
+        return future
 
     @property
     def compile_times(self) -> HistogramData:
-        """Seconds that compilations took; what was found in the cache counts for nothing."""
+        """Seconds from a compilation's first caller to its end, failures too; what was found
+        in the cache counts for nothing."""
         return self._cache.compile_times
 
-    def close(self) -> None:
-        """Fail all who wait with `EngineClosed`. Grammars given out stay usable."""
-        self._cache.close()
+    @property
+    def stats(self) -> GrammarStats:
+        return GrammarStats(
+            num_running=self._pool.num_running,
+            num_queued=self._pool.num_waiting,
+            num_stopped={
+                "deadline": self._cache.num_late,
+                "abandoned": self._cache.num_abandoned,
+                "crash": self._num_crashed,
+                "memory": self._num_out_of_memory,
+            },
+            cache_bytes=self._cache.num_bytes,
+        )
 
-    def _compile(self, constraint: Constraint) -> CompiledGrammar:
-        check_constraint(constraint)
-        return self._compiler.compile(constraint)
+    def close(self) -> None:
+        """Fail all who wait with `EngineClosed`, and end every compiler. Grammars given out
+        stay usable. Idempotent; not for callbacks of the futures."""
+        with self._lock:
+            is_first, self._is_closed = not self._is_closed, True
+        if self._loop is None or self._thread is None:
+            return
+        if is_first:
+            self._loop.call_soon_threadsafe(self._closing.set)
+        self._thread.join()
+
+    def _open_loop(self) -> asyncio.AbstractEventLoop:
+        if self._is_closed:
+            raise EngineClosed("the grammar compiler is closed")
+        if self._loop is None:
+            self._loop = asyncio.SelectorEventLoop()
+            self._thread = threading.Thread(
+                target=self._run, args=(self._loop,), name="espalier-grammar", daemon=True
+            )
+            self._thread.start()
+        return self._loop
+
+    # -- the loop's thread -----------------------------------------------------------------
+
+    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+        try:
+            loop.run_until_complete(self._serve())
+        finally:
+            with self._lock:
+                self._is_closed = True
+            loop.close()
+
+    async def _serve(self) -> None:
+        starting = asyncio.create_task(self._pool.start())
+        await asyncio.sleep(0)  # it runs while this process loads what it needs itself
+        try:
+            self._engines.warm_up()
+            await self._closing.wait()
+        finally:
+            self._cache.close()
+            await self._pool.close()
+            others = asyncio.all_tasks() - {asyncio.current_task()}
+            await asyncio.gather(starting, *others, return_exceptions=True)
+
+    async def _get(self, constraint: Constraint) -> CompiledGrammar:
+        await self._pool.start()  # the time that this takes is no fault of the constraint
+        return await self._cache.get(constraint)
+
+    async def _compile(self, constraint: Constraint) -> CompiledGrammar:
+        param = param_of(constraint)
+        try:
+            answer = await self._pool.run(
+                Compile(constraint), patience_s=_PATIENCE * self._limits.deadline_s
+            )
+        except UnicodeEncodeError as error:
+            raise InvalidRequest(f"{param} is not valid Unicode: {error}", param=param) from None
+        except TimeoutError:
+            raise Overloaded(
+                "other requests keep all grammar compilers busy; try again later",
+                self._limits.deadline_s,
+            ) from None
+        except WorkerCrashed as error:
+            self._num_crashed += 1
+            raise InvalidRequest(f"{param}: the compiler crashed ({error})", param=param) from None
+        match answer:
+            case Artefact():
+                return self._engines.load(answer)
+            case Refused(message, field):
+                raise InvalidRequest(message, param=field)
+            case OutOfMemory():
+                self._num_out_of_memory += 1
+                allowed = self._limits.pool.max_job_bytes >> 20
+                raise InvalidRequest(
+                    f"{param}: compiling takes more than {allowed} MiB of memory", param=param
+                )
+            case Broken(message):
+                self._num_crashed += 1
+                raise InvalidRequest(f"{param}: the compiler failed: {message}", param=param)

@@ -7,41 +7,38 @@ every mask of a grammar. Knows no requests and no threads.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Generator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import xgrammar as xgr
 
 from ..errors import InvalidRequest
-from ..messages import Choice, Constraint, Ebnf, JsonSchema, Regex
-from .checks import param_of
-from .regex_dialect import translate_regex
 from .token_masks import Bitmask, TokenMasks, has_bit, text_masks
 
 # "[12:34:56] /path/file.cc:12: " in front of the compiler's words.
 _LOG_PREFIX = re.compile(r"\[\d\d:\d\d:\d\d\] \S+?:\d+: ")
 
 
-class Matcher:
-    """Where one request stands in its grammar. Not thread-safe."""
+class XgrammarMatcher:
+    """See `engine.Matcher`."""
 
-    def __init__(self, matcher: xgr.GrammarMatcher, masks: TokenMasks) -> None:
+    def __init__(
+        self, matcher: xgr.GrammarMatcher, masks: TokenMasks, last_id: int | None = None
+    ) -> None:
         self._matcher = matcher
         self._masks = masks
-        self._last_id: int | None = None
+        self._last_id = last_id
 
     @property
     def is_completed(self) -> bool:
-        """The text so far is whole: a stop token would be accepted now, or was."""
         return self._matcher.is_completed()
 
     @property
     def is_terminated(self) -> bool:
-        """A stop token was accepted: nothing can follow."""
         return self._matcher.is_terminated()
 
     def accept(self, token_id: int) -> bool:
-        """Advance by one token; False, and no change, where the grammar forbids it."""
         if self.is_terminated or not has_bit(self._masks.after(self._last_id), token_id):
             return False
         if not self._matcher.accept_token(token_id):
@@ -50,19 +47,17 @@ class Matcher:
         return True
 
     def fill(self, row: Bitmask) -> bool:
-        """Set the bits of the tokens that `accept` would take, clear all others.
-
-        `row` has ceil(vocab_width / 32) words. False if no token at all is allowed. Must not
-        be called on a terminated matcher.
-        """
         assert not self.is_terminated, "a terminated matcher allows no token"
         self._matcher.fill_next_token_bitmask(row[None])
         np.bitwise_and(row, self._masks.after(self._last_id), out=row)
         return bool(row.any())
 
+    def fork(self) -> XgrammarMatcher:
+        return XgrammarMatcher(self._matcher.fork(), self._masks, self._last_id)
 
-class CompiledGrammar:
-    """One compiled constraint, shared by all requests that use it."""
+
+class XgrammarGrammar:
+    """See `engine.EngineGrammar`."""
 
     def __init__(self, compiled: xgr.CompiledGrammar, masks: TokenMasks) -> None:
         self._compiled = compiled
@@ -72,9 +67,13 @@ class CompiledGrammar:
     def num_bytes(self) -> int:
         return self._compiled.memory_size_bytes
 
-    def matcher(self) -> Matcher:
-        """A new matcher at the start of the grammar."""
-        return Matcher(xgr.GrammarMatcher(self._compiled), self._masks)
+    def matcher(self) -> XgrammarMatcher:
+        return XgrammarMatcher(xgr.GrammarMatcher(self._compiled), self._masks)
+
+    def serialize(self) -> bytes:
+        """For `XgrammarCompiler.load`, in another process, over the same vocabulary."""
+        with _memory_errors():
+            return self._compiled.serialize_json().encode()
 
 
 class XgrammarCompiler:
@@ -92,13 +91,13 @@ class XgrammarCompiler:
         stop_ids: Collection[int],
         vocab_width: int,
     ) -> None:
-        info = xgr.TokenizerInfo(
+        self._info = xgr.TokenizerInfo(
             list(token_bytes),
             vocab_type=xgr.VocabType.RAW,
             vocab_size=vocab_width,
             stop_token_ids=sorted(stop_ids),
         )
-        self._compiler = xgr.GrammarCompiler(info, max_threads=1, cache_enabled=False)
+        self._compiler = xgr.GrammarCompiler(self._info, max_threads=1, cache_enabled=False)
         self._num_words = (vocab_width + 31) // 32
         self._text_masks, self._json_masks = (
             text_masks(
@@ -111,40 +110,38 @@ class XgrammarCompiler:
             for is_json in (False, True)
         )
 
-    def compile(self, constraint: Constraint) -> CompiledGrammar:
-        """`InvalidRequest` with the compiler's words if xgrammar refuses the constraint."""
-        param = param_of(constraint)
+    def compile(self, ebnf: str, *, is_json: bool, param: str) -> XgrammarGrammar:
+        """The grammar whose root is the rule `root` of `ebnf`.
+
+        `InvalidRequest`, naming `param`, with xgrammar's words if it refuses the text;
+        `MemoryError`.
+        """
         try:
-            compiled = self._compile(constraint)
+            with _memory_errors():
+                compiled = self._compiler.compile_grammar(ebnf, root_rule_name="root")
         except RuntimeError as error:
             words = _LOG_PREFIX.sub("", str(error)).strip() or "the compiler refuses it"
             raise InvalidRequest(f"{param}: {words}", param=param) from error
-        masks = self._json_masks if isinstance(constraint, JsonSchema) else self._text_masks
-        grammar = CompiledGrammar(compiled, masks)
+        grammar = self._grammar(compiled, is_json=is_json)
         if not grammar.matcher().fill(np.zeros(self._num_words, dtype=np.int32)):
             raise InvalidRequest(f"{param}: no text at all matches", param=param)
         return grammar
 
-    def _compile(self, constraint: Constraint) -> xgr.CompiledGrammar:
-        match constraint:
-            case JsonSchema(schema):
-                return self._compiler.compile_json_schema(
-                    schema, any_whitespace=False, separators=(",", ":"), strict_mode=True
-                )
-            case Regex(pattern):
-                xgr.Grammar.from_regex(pattern)  # errors count positions in the caller's text
-                return self._compiler.compile_regex(translate_regex(pattern))
-            case Ebnf(grammar):
-                return self._compiler.compile_grammar(grammar, root_rule_name="root")
-            case Choice(choices):
-                return self._compiler.compile_grammar(choice_grammar(choices))
+    def load(self, payload: bytes, *, is_json: bool) -> XgrammarGrammar:
+        """A grammar that was compiled elsewhere. Drops the GIL for most of its time."""
+        compiled = xgr.CompiledGrammar.deserialize_json(payload.decode(), self._info)
+        return self._grammar(compiled, is_json=is_json)
+
+    def _grammar(self, compiled: xgr.CompiledGrammar, *, is_json: bool) -> XgrammarGrammar:
+        return XgrammarGrammar(compiled, self._json_masks if is_json else self._text_masks)
 
 
-def choice_grammar(choices: Sequence[str]) -> str:
-    """EBNF whose root is one of `choices`, each character of them taken literally."""
-    literals = ('"' + "".join(map(_literal, text)) + '"' for text in dict.fromkeys(choices))
-    return "root ::= " + " | ".join(literals)
-
-
-def _literal(char: str) -> str:
-    return char if char.isascii() and (char.isalnum() or char == " ") else f"\\U{ord(char):08x}"
+@contextmanager
+def _memory_errors() -> Generator[None]:
+    """xgrammar's out of memory is a RuntimeError like any other; here it is Python's own."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "bad_alloc" in str(error):
+            raise MemoryError from None
+        raise

@@ -8,6 +8,7 @@ from typing import get_args
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from ..grammar.stats import StopReason
 from ..scheduler.phases import LOOP_PHASES
 from ..scheduler.stats import MissedGoal, SchedulerStats
 from .families import counter, counters, gauge, histogram, histograms
@@ -30,6 +31,12 @@ class SchedulerMetrics(Collector):
             "missed",
             {goal: self._stats.num_judged.get(goal, 0) for goal in get_args(MissedGoal)},
         )
+        yield counters(
+            "grammar_compilations_stopped",
+            "Compilations that were killed, or whose compiler died, by why.",
+            "cause",
+            {why: self._stats.grammars.num_stopped.get(why, 0) for why in get_args(StopReason)},
+        )
         yield from self._histograms()
 
     def _histograms(self) -> Iterator[Metric]:
@@ -47,7 +54,9 @@ class SchedulerMetrics(Collector):
             {phase: data.phases[phase] for phase in LOOP_PHASES if phase in data.phases},
         )
         yield histogram(
-            "grammar_compilation_time_seconds", "How long a grammar compiled.", data.grammar
+            "grammar_compilation_time_seconds",
+            "From the first request for a grammar to its end, failures too; not if it was cached.",
+            data.grammar,
         )
         yield histogram(
             "evicted_token_age_seconds",
@@ -63,6 +72,15 @@ def _gauges(stats: SchedulerStats) -> dict[str, tuple[str, float]]:
         "num_running_reqs": ("Requests that hold KV.", stats.num_running),
         "num_queue_reqs": ("Requests that wait.", stats.num_waiting - stats.num_compiling),
         "num_grammar_queue_reqs": ("Requests whose grammar compiles.", stats.num_compiling),
+        "grammar_compilations_running": (
+            "Grammars that are being compiled.",
+            stats.grammars.num_running,
+        ),
+        "grammar_compilations_queued": (
+            "Grammars that wait for a compiler.",
+            stats.grammars.num_queued,
+        ),
+        "grammar_cache_bytes": ("Memory of cached grammars.", stats.grammars.cache_bytes),
         "num_used_tokens": ("KV slots that requests use.", used),
         "kv_available_tokens": ("KV slots that hold nothing.", stats.free_tokens),
         "kv_evictable_tokens": ("KV slots of cached, unused tokens.", stats.evictable_tokens),

@@ -29,7 +29,7 @@ class Wire(Generic[T]):
     def encode(self, message: T) -> bytes:
         return self._encoder.encode(message)
 
-    def decode(self, data: bytes) -> T:
+    def decode(self, data: bytes | bytearray) -> T:
         """Raises `msgspec.ValidationError` or `DecodeError`: the peer is broken."""
         return self._decoder.decode(data)
 

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
 import logging
-import os
-import signal
 import sys
 
 import msgspec
 
 from ..config import ServerConfig
-
-_PR_SET_PDEATHSIG = 1
+from ..lifeline import die_with_parent
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -42,8 +38,4 @@ def begin_child(role: str, config: ServerConfig, parent_pid: int) -> None:
         format=f"%(asctime)s {role} %(levelname)s %(name)s: %(message)s",
         force=True,
     )
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
-    if os.getppid() != parent_pid:  # it died before we asked
-        os._exit(1)
+    die_with_parent(parent_pid)

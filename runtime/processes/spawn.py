@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 from contextlib import suppress
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..config import ServerConfig
+from ..lifeline import exit_words, import_path
 from .child import Settings
 
 
@@ -52,16 +52,6 @@ class Child:
         return exit_words(status)
 
 
-def exit_words(status: int) -> str:
-    """`status` is an exit status, or minus the number of a signal."""
-    if status >= 0:
-        return f"exit status {status}"
-    try:
-        return f"killed by {signal.Signals(-status).name}"
-    except ValueError:
-        return f"killed by signal {-status}"
-
-
 def spawn(
     module: str, config: ServerConfig, directory: Path, *, fd: int = -1, keep_stdin: bool = False
 ) -> Child:
@@ -70,14 +60,11 @@ def spawn(
     A session of its own, so that Ctrl-C in the terminal reaches the launcher alone. It dies
     with the thread that calls this.
     """
-    # Python's own import passes over what is no text.
-    entries: list[object] = list(sys.path)
-    path = os.pathsep.join(e or os.getcwd() for e in entries if isinstance(e, str))
     popen = subprocess.Popen(
         [sys.executable, "-P", "-m", "espalier.runtime.processes.start", module],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
-        env={**os.environ, "PYTHONPATH": path},
+        env={**os.environ, "PYTHONPATH": import_path()},
         pass_fds=() if fd < 0 else (fd,),
         start_new_session=True,
     )

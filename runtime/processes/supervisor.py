@@ -22,10 +22,11 @@ from ..errors import EspalierError, LaunchError, ModelError
 from ..ipc import fork_server, orders, to_launcher
 from ..ipc.sockets import Context, Mailbox, Postbox
 from ..ipc.wire import PROTOCOL
+from ..lifeline import exit_words
 from ..scheduler.limits import RequestLimits
 from .directory import PrivateDirectory
 from .line import Role, launcher_path, orders_path
-from .spawn import Child, exit_words, spawn
+from .spawn import Child, spawn
 
 logger = logging.getLogger(__name__)
 

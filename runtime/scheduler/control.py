@@ -7,7 +7,7 @@ from concurrent.futures import Future
 
 import msgspec
 
-from ..grammar.xgrammar_engine import CompiledGrammar
+from ..grammar.guide import CompiledGrammar
 from ..messages import AbortRequest, SubmitRequests
 from .stats import SchedulerStats
 

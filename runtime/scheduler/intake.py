@@ -6,8 +6,9 @@ from collections.abc import Callable
 from concurrent.futures import Future
 
 from ..config import SchedulerConfig
+from ..errors import InvalidRequest, Overloaded
+from ..grammar.guide import CompiledGrammar
 from ..grammar.service import GrammarService
-from ..grammar.xgrammar_engine import CompiledGrammar
 from ..messages import FinishReason, TokenizedRequest
 from .control import GrammarReady
 from .ends import EndMatcher
@@ -65,8 +66,9 @@ class Intake:
         if constraint is None:
             self._roster.waiting.add(request)
             return
-        self._roster.start_compiling(request)
-        self._grammars.compile(constraint).add_done_callback(
+        compilation = self._grammars.compile(constraint)
+        self._roster.start_compiling(request, compilation)
+        compilation.add_done_callback(
             lambda grammar: self._tell(GrammarReady(request.serial, grammar))
         )
 
@@ -76,12 +78,21 @@ class Intake:
         if request is None:
             return
         error = grammar.exception()
-        if error is None:
-            request.matcher = grammar.result().matcher()
-            self._roster.waiting.add(request)
-        else:
-            reason = FinishReason(kind="error", message=str(error), bad_request=True)
+        if error is not None:
+            self._roster.end_early(request, _no_grammar(error))
+            return
+        compiled = grammar.result()
+        max_new_tokens = request.message.sampling.max_new_tokens
+        if compiled.min_tokens > max_new_tokens:
+            message = (
+                f"max_new_tokens is {max_new_tokens}, but the shortest output that is known to "
+                f"satisfy the constraint has {compiled.min_tokens} tokens, its end included"
+            )
+            reason = FinishReason(kind="error", message=message, bad_request=True)
             self._roster.end_early(request, reason)
+            return
+        request.guide = compiled.guide()
+        self._roster.waiting.add(request)
 
     def _accept(self, message: TokenizedRequest) -> Request:
         ends = EndMatcher(
@@ -106,3 +117,13 @@ class Intake:
             return None
         message = f"the first token would come {late:.1f} s later than promised; try again later"
         return FinishReason(kind="error", message=message, retry_after_s=late)
+
+
+def _no_grammar(error: BaseException) -> FinishReason:
+    """Why a request ends whose grammar can't be had."""
+    return FinishReason(
+        kind="error",
+        message=str(error),
+        bad_request=isinstance(error, InvalidRequest),
+        retry_after_s=error.retry_after_s if isinstance(error, Overloaded) else None,
+    )

@@ -10,6 +10,7 @@ them, the scheduler not yet. Only the scheduler's modules touch a request.
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
@@ -17,7 +18,7 @@ import numpy as np
 
 from espalier.radix.cache import Handle
 
-from ..grammar.guide import Guide
+from ..grammar.guide import CompiledGrammar, Guide
 from ..messages import RequestTimes, TokenizedRequest, TokenLogprob
 from .ends import EndMatcher
 from .step import IntArray
@@ -48,7 +49,8 @@ class Request:
     num_ids: int
     slots: IntArray  # slot of each position; valid in [0, kv_len)
     phase: Phase = Phase.ARRIVED
-    matcher: Matcher | None = None
+    compilation: Future[CompiledGrammar] | None = None
+    guide: Guide | None = None
 
     # Held while RUNNING, RETRACTING, and ENDED until the last step has settled.
     table_row: int = -1

@@ -6,7 +6,9 @@ Knows no steps. What a request holds of the device is in the holdings' books.
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Future
 
+from ..grammar.guide import CompiledGrammar
 from ..messages import FinishReason, TokenOutput, Usage
 from .ends import End
 from .holdings import Holdings
@@ -39,9 +41,10 @@ class Roster:
         self._measures.accepted(request)
         self.open[request.serial] = request
 
-    def start_compiling(self, request: Request) -> None:
+    def start_compiling(self, request: Request, compilation: Future[CompiledGrammar]) -> None:
         """It waits for its grammar."""
         request.phase = Phase.COMPILING
+        request.compilation = compilation
         self.compiling[request.serial] = request
 
     def compiled(self, serial: int) -> Request | None:
@@ -99,6 +102,8 @@ class Roster:
         """Send the one final message and no more; returns the phase in which the request was."""
         del self.open[request.serial]
         phase, request.phase = request.phase, Phase.ENDED
+        if request.compilation is not None:
+            request.compilation.cancel()  # it may have ended, or others may wait for it
         self._measures.ended(request, end.reason)
         self.totals.prompt += request.prompt_len
         self.totals.cached += request.num_cached

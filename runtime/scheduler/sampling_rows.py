@@ -61,16 +61,16 @@ def _banned(request: Request, vocabulary: Vocabulary) -> tuple[int, ...]:
     """
     beyond = range(vocabulary.size, vocabulary.width)
     too_early = request.num_outputs < request.message.sampling.min_new_tokens
-    if request.matcher is not None or not too_early:
+    if request.guide is not None or not too_early:
         return tuple(beyond)
     ends = (i for i in request.ends.end_ids if 0 <= i < vocabulary.size)
     return (*ends, *beyond)
 
 
 def _bitmask(request: Request, vocabulary: Vocabulary) -> IntArray | None:
-    if request.matcher is None:
+    if request.guide is None:
         return None
     bitmask = np.empty(vocabulary.num_bitmask_words, np.int32)
     left = request.message.sampling.max_new_tokens - request.num_outputs
-    request.matcher.fill(bitmask, left)
+    request.guide.fill(bitmask, left)
     return bitmask

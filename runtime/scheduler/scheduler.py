@@ -177,6 +177,7 @@ class Scheduler:
             yieldable_tokens=self._cache.num_yieldable,
             tree_tokens=self._cache.num_cached,
             started_at=self._started_at,
+            grammars=self._grammars.stats,
             histograms=SchedulerHistograms(
                 queue=self._measures.queue.data,
                 device=self._measures.device.data,

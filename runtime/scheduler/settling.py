@@ -75,12 +75,12 @@ def _failed(request: Request, why: str) -> Settlement:
 
 def _end_after(request: Request, token_id: int) -> End | None:
     """A grammar ends where its stop token is accepted, whatever else the caller asked for."""
-    matcher = request.matcher
-    if matcher is not None:
-        if not matcher.accept(token_id):
+    guide = request.guide
+    if guide is not None:
+        if not guide.accept(token_id):
             message = f"token {token_id} was sampled under a mask but the grammar refuses it"
             return request.ends.so_far(FinishReason(kind="error", message=message))
-        if matcher.is_terminated:
+        if guide.is_terminated:
             return request.ends.so_far(FinishReason(kind="stop", matched=token_id))
     return request.ends.push(token_id)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from ..grammar.stats import GrammarStats
 from ..histogram import HistogramData
 from .phases import LoopPhase
 
@@ -38,7 +39,8 @@ class SchedulerStats:
     num_waiting: queued, those whose grammar is being compiled included. pool_tokens is the size
     of the KV pool, of which free_tokens hold nothing, tree_tokens are cached, and
     evictable_tokens cached and used by no request. leased_tokens are kept by leases; of those,
-    yieldable_tokens are used by no request either. started_at: seconds since the epoch.
+    yieldable_tokens are used by no request either. started_at: seconds since the epoch. grammars:
+    the compilers.
     """
 
     num_forward_passes: int = 0
@@ -61,6 +63,7 @@ class SchedulerStats:
     yieldable_tokens: int = 0
     tree_tokens: int = 0
     started_at: float = 0.0
+    grammars: GrammarStats = GrammarStats()
     histograms: SchedulerHistograms = field(default_factory=SchedulerHistograms)
 
 

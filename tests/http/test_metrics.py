@@ -9,6 +9,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from espalier.runtime.client import OpenCalls
+from espalier.runtime.grammar.stats import GrammarStats
 from espalier.runtime.histogram import HistogramData
 from espalier.runtime.http.metrics import Metrics
 from espalier.runtime.http.outputs import Outputs
@@ -98,6 +99,9 @@ def test_the_schedulers_part() -> None:
         evictable_tokens=200,
         leased_tokens=90,
         yieldable_tokens=50,
+        grammars=GrammarStats(
+            num_running=2, num_queued=4, num_stopped={"deadline": 6}, cache_bytes=8
+        ),
     )
     found = values(Metrics().render(stats))
     for name, value in {
@@ -113,6 +117,11 @@ def test_the_schedulers_part() -> None:
         "token_usage": 0.45,
         "cache_hit_rate": 0.25,
         "num_retractions_total": 7,
+        "grammar_compilations_running": 2,
+        "grammar_compilations_queued": 4,
+        "grammar_compilations_stopped_total[deadline]": 6,
+        "grammar_compilations_stopped_total[crash]": 0,
+        "grammar_cache_bytes": 8,
     }.items():
         assert found[f"espalier_{name}"] == value, name
     assert "espalier_num_running_reqs" not in values(Metrics().render(None))

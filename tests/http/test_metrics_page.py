@@ -16,7 +16,10 @@ from espalier.runtime.http.metrics import Metrics
 from tests.http_serving import Serving, serving
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-UNITS = {"seconds", "tokens", "requests", "steps", "retractions", "rebuilds", "share"}
+UNITS = {
+    *("seconds", "tokens", "requests", "steps", "retractions", "rebuilds", "share"),
+    *("compilations", "bytes"),
+}
 NO_LABELS = {"le"}  # a histogram's own
 
 

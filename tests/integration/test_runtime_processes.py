@@ -302,7 +302,7 @@ def test_a_signal_drains_and_leaves_nothing(number: signal.Signals) -> None:
     before = directories()
     process, url = serve()
     family = descendants(process.pid)
-    assert len(family) == 4 and len(directories() - before) == 1
+    assert len(family) == 5 and len(directories() - before) == 1
 
     async def stream_while_stopping() -> tuple[int, int]:
         async with httpx.AsyncClient(base_url=url, timeout=DEADLINE_S) as client:

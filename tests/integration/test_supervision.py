@@ -77,8 +77,8 @@ def test_a_scheduler_and_its_fork_server_die_while_nobody_looks() -> None:
     with served() as (pid, url):
         children = descendants(pid)
         forked = {child for child in children if command_of(child) == "fork_server"}
-        [fork_server] = {child for child in forked if descendants(child)}
-        [scheduler] = descendants(fork_server)
+        [fork_server] = {child for child in forked if descendants(child) & forked}
+        [scheduler] = descendants(fork_server) & forked
         with stopped(pid):
             os.kill(scheduler, signal.SIGKILL)
             seconds_until(lambda: not Path(f"/proc/{scheduler}").exists())  # that is reported

@@ -1,214 +1,116 @@
-"""Compilation off the caller's thread: one flight, bounded cache, deadlines, cancellation."""
+"""The service over real compilers: killed, crashed, out of memory, orphaned, overtaken."""
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import subprocess
+import sys
 import threading
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from espalier.runtime.errors import EngineClosed, InvalidRequest
-from espalier.runtime.grammar.compile_cache import CompileCache
-from espalier.runtime.grammar.service import GrammarService
-from espalier.runtime.messages import Choice, Constraint, JsonSchema, Regex
+from espalier.runtime.errors import EngineClosed, InvalidRequest, Overloaded
+from espalier.runtime.grammar.engine import CompiledGrammar
+from espalier.runtime.grammar.pool import PoolLimits
+from espalier.runtime.grammar.service import CompileLimits, GrammarService
+from espalier.runtime.grammar.stats import StopReason
+from espalier.runtime.messages import Choice, Constraint, Ebnf, JsonSchema, Regex
 from tests.fakes import BYTE_VOCAB, EOS, byte_tokens
+from tests.integration.servers import descendants, is_alive, seconds_until
 
-WAIT_S = 30.0
-
-
-@dataclass(frozen=True)
-class FakeGrammar:
-    constraint: Constraint
-    num_bytes: int
+WAIT_S = 60.0
+SMALL = Choice(("yes", "no"))
 
 
-class GatedCompiler:
-    """Compiles when its gate is open; the size of a regex is the number in it."""
-
-    def __init__(self) -> None:
-        self.gate = threading.Event()
-        self.started = threading.Semaphore(0)
-        self.calls: Counter[Constraint] = Counter()
-
-    def __call__(self, constraint: Constraint) -> FakeGrammar:
-        self.calls[constraint] += 1
-        self.started.release()
-        assert self.gate.wait(WAIT_S)
-        assert isinstance(constraint, Regex)
-        if not constraint.pattern.isdecimal():
-            raise InvalidRequest(f"not a size: {constraint.pattern}", param="regex")
-        return FakeGrammar(constraint, int(constraint.pattern))
+def enum_of(count: int, salt: int = 0) -> JsonSchema:
+    return JsonSchema(json.dumps({"enum": [f"{i * 7919:x} {i + salt:b}" for i in range(count)]}))
 
 
-MakeCache = Callable[..., CompileCache[FakeGrammar]]
+MONSTER = enum_of(5000)  # compiles for many seconds
+HARD = enum_of(600)
 
 
-@pytest.fixture
-def compiler() -> Iterator[GatedCompiler]:
-    gated = GatedCompiler()
-    yield gated
-    gated.gate.set()
-
-
-@pytest.fixture
-def make_cache(compiler: GatedCompiler) -> Iterator[MakeCache]:
-    made: list[CompileCache[FakeGrammar]] = []
-
-    def make(cache_bytes: int = 100, deadline_s: float = WAIT_S) -> CompileCache[FakeGrammar]:
-        made.append(
-            CompileCache(compiler, cache_bytes=cache_bytes, num_threads=1, deadline_s=deadline_s)
-        )
-        return made[-1]
-
-    yield make
-    compiler.gate.set()
-    for cache in made:
-        cache.close()
-
-
-def test_equal_constraints_are_compiled_once(
-    compiler: GatedCompiler, make_cache: MakeCache
-) -> None:
-    cache = make_cache()
-    with ThreadPoolExecutor(16) as pool:
-        futures = list(pool.map(cache.get, [Regex("7")] * 16))
-    compiler.gate.set()
-    grammars = {id(future.result(WAIT_S)) for future in futures}
-    assert len(grammars) == 1 and len({id(future) for future in futures}) == 16
-    assert compiler.calls == {Regex("7"): 1}
-    assert cache.get(Regex("7")).result(WAIT_S).num_bytes == 7
-    assert compiler.calls == {Regex("7"): 1}
-
-
-def test_errors_reach_everyone_and_are_not_kept(
-    compiler: GatedCompiler, make_cache: MakeCache
-) -> None:
-    cache = make_cache()
-    futures = [cache.get(Regex("bad")) for _ in range(3)]
-    compiler.gate.set()
-    for future in futures:
-        with pytest.raises(InvalidRequest, match="not a size: bad"):
-            future.result(WAIT_S)
-    with pytest.raises(InvalidRequest):
-        cache.get(Regex("bad")).result(WAIT_S)
-    assert compiler.calls[Regex("bad")] == 2
-
-
-def test_the_cache_drops_the_least_recently_used(
-    compiler: GatedCompiler, make_cache: MakeCache
-) -> None:
-    compiler.gate.set()
-    cache = make_cache(cache_bytes=100)
-    for size in ("40", "50", "40", "30"):  # 40 was used after 50, which has to go
-        cache.get(Regex(size)).result(WAIT_S)
-        assert cache.used_bytes <= 100
-    for size in ("40", "30"):
-        cache.get(Regex(size)).result(WAIT_S)
-    assert compiler.calls == {Regex("40"): 1, Regex("50"): 1, Regex("30"): 1}
-    cache.get(Regex("50")).result(WAIT_S)
-    assert compiler.calls[Regex("50")] == 2
-    assert cache.get(Regex("101")).result(WAIT_S).num_bytes == 101
-    assert cache.used_bytes <= 100
-
-
-def test_many_constraints_stay_within_the_bound(
-    compiler: GatedCompiler, make_cache: MakeCache
-) -> None:
-    compiler.gate.set()
-    cache = make_cache(cache_bytes=1000)
-    for future in [cache.get(Regex(str(size))) for size in range(400)]:
-        future.result(WAIT_S)
-        assert cache.used_bytes <= 1000
-
-
-def test_who_cancels_takes_nothing_from_the_others(
-    compiler: GatedCompiler, make_cache: MakeCache
-) -> None:
-    cache = make_cache()
-    leaver, stayer = cache.get(Regex("1")), cache.get(Regex("1"))
-    assert leaver.cancel()
-    compiler.gate.set()
-    assert stayer.result(WAIT_S).num_bytes == 1
-    with pytest.raises(CancelledError):
-        leaver.result(WAIT_S)
-
-
-def test_a_queued_compilation_that_nobody_wants_is_dropped(
-    compiler: GatedCompiler, make_cache: MakeCache
-) -> None:
-    cache = make_cache()
-    running, queued = cache.get(Regex("1")), cache.get(Regex("2"))
-    assert compiler.started.acquire(timeout=WAIT_S)
-    assert queued.cancel()
-    compiler.gate.set()
-    assert running.result(WAIT_S).num_bytes == 1
-    assert cache.get(Regex("3")).result(WAIT_S).num_bytes == 3
-    assert compiler.calls[Regex("2")] == 0
-    assert cache.get(Regex("2")).result(WAIT_S).num_bytes == 2
-
-
-def test_a_deadline_fails_the_caller_and_poisons_nothing(
-    compiler: GatedCompiler, make_cache: MakeCache
-) -> None:
-    cache = make_cache(deadline_s=0.05)
-    late = cache.get(Regex("1"))
-    with pytest.raises(InvalidRequest, match=r"regex: compiling takes longer than 0\.05 s"):
-        late.result(WAIT_S)
-    assert compiler.calls[Regex("1")] == 1
-    finished = threading.Event()
-    compiler.gate.set()
-    follower = cache.get(Regex("2"))
-    follower.add_done_callback(lambda _: finished.set())
-    assert finished.wait(WAIT_S)
-    assert cache.get(Regex("1")).result(WAIT_S).num_bytes == 1
-    assert compiler.calls[Regex("1")] == 1, "the late result was kept"
-
-
-def test_closing_fails_those_who_wait(compiler: GatedCompiler, make_cache: MakeCache) -> None:
-    cache = make_cache()
-    futures = [cache.get(Regex(size)) for size in ("1", "1", "2")]
-    assert compiler.started.acquire(timeout=WAIT_S)
-    cache.close()
-    for future in futures:
-        with pytest.raises(EngineClosed):
-            future.result(WAIT_S)
-    with pytest.raises(EngineClosed):
-        cache.get(Regex("1"))
-
-
-def test_a_callback_may_ask_again(compiler: GatedCompiler, make_cache: MakeCache) -> None:
-    """Callbacks run with no lock held."""
-    cache = make_cache()
-    asked: list[Future[FakeGrammar]] = []
-    done = threading.Event()
-
-    def again(_: Future[FakeGrammar]) -> None:
-        asked.append(cache.get(Regex("1")))
-        done.set()
-
-    cache.get(Regex("1")).add_done_callback(again)
-    compiler.gate.set()
-    assert done.wait(WAIT_S)
-    assert asked[0].result(WAIT_S).num_bytes == 1
-
-
-@pytest.fixture
-def service() -> Iterator[GrammarService]:
-    tokens = byte_tokens()
-    made = GrammarService(
-        tokens, control_ids=range(256, len(tokens)), stop_ids=(EOS,), vocab_width=BYTE_VOCAB
+@contextmanager
+def serving(
+    deadline_s: float = WAIT_S, pool: PoolLimits | None = None, **limits: int
+) -> Generator[GrammarService]:
+    service = GrammarService(
+        byte_tokens(),
+        control_ids=range(256, BYTE_VOCAB),
+        stop_ids=(EOS,),
+        vocab_width=BYTE_VOCAB,
+        limits=CompileLimits(deadline_s=deadline_s, pool=pool or PoolLimits(), **limits),
     )
-    yield made
-    made.close()
+    before = descendants(os.getpid())
+    try:
+        yield service
+    finally:
+        service.close()
+    assert not descendants(os.getpid()) - before
 
 
-def test_the_service_compiles_real_grammars(service: GrammarService) -> None:
+@pytest.fixture(scope="module")
+def service() -> Iterator[GrammarService]:
+    """One for all who need no limits of their own: its start takes seconds."""
+    with serving() as made:
+        yield made
+
+
+def zygote(service: GrammarService) -> int:
+    """Its process id; it must have started."""
+    starting = service._pool._starting  # pyright: ignore[reportPrivateUsage]
+    assert starting is not None
+    return starting.result()._process.pid  # pyright: ignore[reportPrivateUsage]
+
+
+def workers(service: GrammarService) -> set[int]:
+    return {pid for pid in descendants(zygote(service)) if is_alive(pid)}
+
+
+def stopped(service: GrammarService) -> dict[StopReason, int]:
+    """Compilations that were stopped; what there were none of is left out."""
+    return {why: count for why, count in service.stats.num_stopped.items() if count}
+
+
+def num_compiled(service: GrammarService) -> int:
+    return sum(service.compile_times.counts)
+
+
+def running(service: GrammarService) -> int:
+    """The worker that computes, once there is one: it has for 50 ms since it was first seen."""
+    first_seen: dict[int, int] = {}
+
+    def busy() -> list[int]:
+        now = {pid: cpu_ticks(pid) for pid in workers(service)}
+        for pid, ticks in now.items():
+            first_seen.setdefault(pid, ticks)
+        return [pid for pid, ticks in now.items() if ticks - first_seen[pid] >= 5]
+
+    seconds_until(lambda: service.stats.num_running > 0)
+    seconds_until(lambda: bool(busy()))
+    return busy()[0]
+
+
+def cpu_ticks(pid: int) -> int:
+    """Hundredths of a second that a process has computed; 0 if it has gone."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return int(fields[11]) + int(fields[12])
+
+
+def test_it_compiles_real_grammars(service: GrammarService) -> None:
     grammar = service.compile(Choice(("ok",))).result(WAIT_S)
     assert service.compile(Choice(("ok",))).result(WAIT_S) is grammar
+    assert 0 < grammar.num_bytes <= service.stats.cache_bytes
     matcher = grammar.matcher()
     row = np.zeros((BYTE_VOCAB + 31) // 32, np.int32)
     for token_id in (ord("o"), ord("k"), EOS):
@@ -225,19 +127,238 @@ def test_the_service_compiles_real_grammars(service: GrammarService) -> None:
         JsonSchema("INVALID"),
         JsonSchema('{"type":"foo"}'),
         JsonSchema('{"format":"uuid"}'),
+        JsonSchema("[" * 100_000),
+        JsonSchema('{"const":"\\ud800"}'),
+        JsonSchema('{"const":"\ud800"}'),
+        JsonSchema('{"$ref":"#/$defs/a","$defs":{"a":{"$ref":"#/$defs/a"}}}'),
         Regex("("),
+        Regex("(" * 8000),
         Regex("[z-a]"),
         Regex(r"\p{L}"),
         Regex("(?=a)"),
         Regex("a\0"),
+        Regex("\udfff"),
+        Ebnf(""),
+        Ebnf("root ::= " + "(" * 60_000),
+        Ebnf('root ::= root "a"'),
+        Ebnf("\ud800"),
         Choice(()),
+        Choice(("\ud800",)),
+        Choice(("a",) * 2000),
     ],
-    ids=repr,
+    ids=lambda constraint: ascii(constraint)[:40],
 )
-def test_bad_constraints_are_refused_with_words(
+def test_hostile_constraints_are_refused_with_words(
     service: GrammarService, constraint: Constraint
 ) -> None:
     with pytest.raises(InvalidRequest, match=r"\w+ .*\w+ ") as refused:
         service.compile(constraint).result(WAIT_S)
-    assert refused.value.param in ("json_schema", "regex", "choices")
+    assert refused.value.param in ("json_schema", "regex", "ebnf", "choices")
     assert service.compile(Regex("a")).result(WAIT_S).num_bytes > 0
+
+
+def test_sixteen_equal_constraints_at_once_are_compiled_once(service: GrammarService) -> None:
+    before = num_compiled(service)
+    with ThreadPoolExecutor(16) as pool:
+        futures = list(pool.map(service.compile, [HARD] * 16))
+    assert len({id(future.result(WAIT_S)) for future in futures}) == 1
+    assert num_compiled(service) == before + 1
+
+
+@pytest.mark.parametrize("how", [signal.SIGSEGV, signal.SIGKILL, signal.SIGABRT])
+def test_a_crash_ends_its_own_request_only(service: GrammarService, how: signal.Signals) -> None:
+    before = service.stats.num_stopped["crash"]
+    lost = service.compile(MONSTER)
+    worker = running(service)
+    beside = service.compile(Regex(f"[a-z]{{{how}}}"))
+    os.kill(worker, how)
+    with pytest.raises(InvalidRequest, match=rf"json_schema: the compiler crashed .*{how.name}"):
+        lost.result(WAIT_S)
+    assert beside.result(WAIT_S).num_bytes > 0
+    assert service.stats.num_stopped["crash"] == before + 1
+
+
+def test_an_idle_worker_that_dies_is_nobody_s_loss(service: GrammarService) -> None:
+    service.compile(Regex("b+")).result(WAIT_S)
+    [worker] = workers(service)
+    before = stopped(service)
+    os.kill(worker, signal.SIGKILL)
+    assert service.compile(Regex("b*")).result(WAIT_S).num_bytes > 0
+    assert stopped(service) == before
+
+
+def test_the_last_who_leaves_kills_the_compiler(service: GrammarService) -> None:
+    before = service.stats.num_stopped["abandoned"]
+    first, last = service.compile(MONSTER), service.compile(MONSTER)
+    worker = running(service)
+    assert first.cancel()
+    assert service.compile(Regex("c+")).result(WAIT_S).num_bytes > 0
+    assert is_alive(worker)
+    assert last.cancel()
+    seconds_until(lambda: not is_alive(worker))
+    with pytest.raises(CancelledError):
+        last.result(WAIT_S)
+    seconds_until(lambda: service.stats.num_stopped["abandoned"] == before + 1)
+
+
+def test_small_constraints_overtake_monsters(service: GrammarService) -> None:
+    """As many as may run beside each other, and one more."""
+    monsters = [service.compile(enum_of(5000, salt=i)) for i in range(3)]
+    for index in range(3):
+        small = service.compile(Regex(f"[a-f]{{{index + 1}}}"))
+        assert small.result(WAIT_S).num_bytes > 0
+    assert not any(monster.done() for monster in monsters)
+    seconds_until(lambda: sum(map(is_lowly, workers(service))) == 3)
+    assert service.stats.num_running == 3
+    for monster in monsters:
+        monster.cancel()
+    seconds_until(lambda: not any(map(is_lowly, workers(service))))
+
+
+def is_lowly(pid: int) -> bool:
+    """It has what nobody else wants of the processors."""
+    try:
+        return os.sched_getscheduler(pid) == os.SCHED_IDLE
+    except ProcessLookupError:
+        return False
+
+
+def test_a_callback_may_ask_again(service: GrammarService) -> None:
+    asked: list[Future[CompiledGrammar]] = []
+    done = threading.Event()
+
+    def again(_: Future[CompiledGrammar]) -> None:
+        asked.append(service.compile(Regex("d*")))
+        done.set()
+
+    service.compile(Regex("d+")).add_done_callback(again)
+    assert done.wait(WAIT_S)
+    assert asked[0].result(WAIT_S).num_bytes > 0
+
+
+def test_the_zygote_has_one_thread(service: GrammarService) -> None:
+    """Others would be missing in its forks, in the middle of what they did."""
+    service.compile(SMALL).result(WAIT_S)
+    assert len(os.listdir(f"/proc/{zygote(service)}/task")) == 1
+
+
+def test_a_zygote_that_dies_is_replaced_and_its_jobs_are_run_again(
+    service: GrammarService,
+) -> None:
+    service.compile(SMALL).result(WAIT_S)
+    before, first = stopped(service), zygote(service)
+    monster = service.compile(MONSTER)
+    worker = running(service)
+    os.kill(first, signal.SIGKILL)
+    assert service.compile(Regex("e+")).result(WAIT_S).num_bytes > 0
+    assert not is_alive(worker) and zygote(service) != first
+    assert is_alive(running(service)) and not monster.done()
+    assert monster.cancel()
+    after = {**before, "abandoned": before.get("abandoned", 0) + 1}
+    seconds_until(lambda: stopped(service) == after)
+
+
+def test_a_deadline_kills_the_compiler_and_poisons_nothing() -> None:
+    with serving(deadline_s=2.0) as service:
+        late = service.compile(MONSTER)
+        worker = running(service)
+        with pytest.raises(InvalidRequest, match="json_schema: compiling takes longer than 2 s"):
+            late.result(WAIT_S)
+        seconds_until(lambda: not is_alive(worker))
+        assert service.compile(SMALL).result(WAIT_S).num_bytes > 0
+        again = service.compile(MONSTER)
+        running(service)
+        assert again.cancel()
+        assert service.stats.num_stopped["deadline"] == 1
+
+
+def test_who_gets_no_compiler_in_time_may_come_again() -> None:
+    with serving(deadline_s=3.0, pool=PoolLimits(demote_after_s=1000.0)) as service:
+        monster = service.compile(MONSTER)
+        running(service)
+        small = service.compile(SMALL)
+        with pytest.raises(Overloaded, match="busy"):
+            small.result(WAIT_S)
+        with pytest.raises(InvalidRequest, match="takes longer"):
+            monster.result(WAIT_S)
+        assert service.compile(SMALL).result(WAIT_S).num_bytes > 0
+
+
+def test_memory_has_a_bound() -> None:
+    """And so has the cache."""
+    with serving(pool=PoolLimits(max_job_bytes=24 << 20), cache_bytes=1) as service:
+        greedy = service.compile(MONSTER)
+        with pytest.raises(InvalidRequest, match="json_schema: .* 24 MiB of memory"):
+            greedy.result(WAIT_S)
+        assert stopped(service) == {"memory": 1}
+        for _ in range(2):
+            assert service.compile(SMALL).result(WAIT_S).num_bytes > 1
+        assert num_compiled(service) == 3 and service.stats.cache_bytes == 0
+
+
+def test_closing_fails_those_who_wait() -> None:
+    with serving() as service:
+        futures = [service.compile(constraint) for constraint in (MONSTER, MONSTER, HARD)]
+        running(service)
+        service.close()
+        for future in futures:
+            with pytest.raises(EngineClosed):
+                future.result(WAIT_S)
+        with pytest.raises(EngineClosed):
+            service.compile(SMALL)
+
+
+def test_closing_while_the_compilers_start() -> None:
+    with serving() as service:
+        waiting = service.compile(SMALL)
+        service.close()
+        with pytest.raises(EngineClosed):
+            waiting.result(WAIT_S)
+
+
+def test_nothing_is_started_before_it_is_needed() -> None:
+    before = descendants(os.getpid())
+    with serving():
+        assert descendants(os.getpid()) == before
+
+
+ORPHANS = """
+import sys
+from tests.runtime.test_grammar_service import MONSTER, running, serving, zygote
+with serving() as service:
+    service.compile(MONSTER)
+    print(running(service), zygote(service), flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextmanager
+def family() -> Generator[tuple[subprocess.Popen[str], list[int]]]:
+    """A process whose compilers work, and their process ids."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", ORPHANS],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[2],
+    )
+    with process:
+        assert process.stdout is not None
+        pids = [int(pid) for pid in process.stdout.readline().split()]
+        assert len(pids) == 2 and all(map(is_alive, pids))
+        yield process, pids
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSEGV])
+def test_nothing_is_left_when_the_process_dies(how: signal.Signals) -> None:
+    with family() as (process, pids):
+        process.send_signal(how)
+        process.wait(WAIT_S)
+        seconds_until(lambda: not any(map(is_alive, pids)))
+
+
+def test_nothing_is_left_when_the_process_ends_by_an_error() -> None:
+    with family() as (process, pids):
+        process.send_signal(signal.SIGINT)
+        process.wait(WAIT_S)
+        seconds_until(lambda: not any(map(is_alive, pids)))

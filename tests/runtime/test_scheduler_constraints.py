@@ -3,25 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
 
-from espalier.runtime.grammar.service import GrammarService
-from espalier.runtime.messages import Choice, Ebnf, Regex
+from espalier.runtime.errors import InvalidRequest, Overloaded, RequestFailed
+from espalier.runtime.grammar.engine import CompiledGrammar
+from espalier.runtime.messages import Choice, Constraint, Ebnf, Regex
 from tests.fakes import EOS, byte_tokens, byte_vocabulary, tiny_config, tiny_weights
 from tests.harness import Harness
+from tests.local_grammars import LocalGrammars, byte_grammars
 
 CONFIG = tiny_config()
 WEIGHTS = tiny_weights(CONFIG)
 
 
+class PendingGrammars(LocalGrammars):
+    """Leaves it to the test what comes of what was asked for."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            byte_tokens(), control_ids=range(256, 260), stop_ids=(EOS,), vocab_width=260
+        )
+        self.asked: list[Future[CompiledGrammar]] = []
+
+    def compile(self, constraint: Constraint) -> Future[CompiledGrammar]:
+        self.asked.append(Future())
+        return self.asked[-1]
+
+
 @pytest.fixture(params=[True, False], ids=["overlap", "plain"])
 def harness(request: pytest.FixtureRequest) -> Iterator[Harness]:
-    grammars = GrammarService(
-        byte_tokens(), control_ids=range(256, 260), stop_ids=(EOS,), vocab_width=260
+    harness = Harness(
+        CONFIG, WEIGHTS, byte_vocabulary(), grammars=byte_grammars(), overlap=request.param
     )
-    harness = Harness(CONFIG, WEIGHTS, byte_vocabulary(), grammars=grammars, overlap=request.param)
     yield harness
     harness.close()
 
@@ -64,6 +80,44 @@ def test_an_abort_while_the_grammar_compiles(harness: Harness) -> None:
     harness.run()
     assert outcome.finish.kind == "abort"
     harness.assert_drained()
+
+
+def test_an_abort_gives_the_compilation_up() -> None:
+    grammars = PendingGrammars()
+    harness = Harness(CONFIG, WEIGHTS, byte_vocabulary(), grammars=grammars)
+    outcome = harness.submit([1], rid="x", constraint=Regex("a"), max_new_tokens=5)
+    harness.step()
+    assert not grammars.asked[0].done()
+    harness.abort("x")
+    harness.step()
+    assert grammars.asked[0].cancelled() and outcome.finish.kind == "abort"
+    harness.run()
+    harness.assert_drained()
+    harness.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "is_bad", "retry_after_s"),
+    [
+        (InvalidRequest("no such grammar"), True, None),
+        (Overloaded("busy", 5.0), False, 5.0),
+        (RequestFailed("the compiler does not start"), False, None),
+    ],
+    ids=["invalid", "overloaded", "failed"],
+)
+def test_whose_fault_it_is_that_there_is_no_grammar(
+    error: Exception, is_bad: bool, retry_after_s: float | None
+) -> None:
+    grammars = PendingGrammars()
+    harness = Harness(CONFIG, WEIGHTS, byte_vocabulary(), grammars=grammars)
+    outcome = harness.submit([1], constraint=Regex("a"), max_new_tokens=5)
+    harness.step()
+    grammars.asked[0].set_exception(error)
+    harness.run()
+    finish = outcome.finish
+    assert finish.kind == "error" and finish.message == str(error)
+    assert (finish.bad_request, finish.retry_after_s) == (is_bad, retry_after_s)
+    harness.close()
 
 
 def test_a_grammar_that_leads_nowhere_ends_its_request_alone(harness: Harness) -> None:

@@ -10,8 +10,7 @@ from typing import Literal, get_args
 
 import pytest
 
-from espalier.runtime.grammar.service import GrammarService
-from espalier.runtime.grammar.xgrammar_engine import CompiledGrammar
+from espalier.runtime.grammar.engine import CompiledGrammar
 from espalier.runtime.messages import Constraint, Regex, SchedulingHints
 from espalier.runtime.runner.protocol import LaunchedStep, Runner
 from espalier.runtime.sampling.sampler import NOT_FINITE
@@ -20,6 +19,7 @@ from espalier.runtime.scheduler.request import Phase, Request
 from espalier.runtime.scheduler.step import Step, StepResult
 from tests.fakes import EOS, byte_tokens, byte_vocabulary, tiny_config, tiny_weights
 from tests.harness import Harness, Outcome
+from tests.local_grammars import LocalGrammars
 from tests.native_kernels import KERNELS, held_by
 from tests.steps import ChangedStep
 
@@ -48,7 +48,7 @@ ENDS: dict[tuple[Place, Event], str] = {
 ENDS["quarantined", "NaN"] = "error"
 
 
-class HeldGrammars(GrammarService):
+class HeldGrammars(LocalGrammars):
     """Gives a grammar out when it is told to."""
 
     def __init__(self) -> None:
@@ -64,7 +64,8 @@ class HeldGrammars(GrammarService):
 
     def release(self) -> None:
         for compiled, given in self._held:
-            given.set_result(compiled.result())
+            if given.set_running_or_notify_cancel():
+                given.set_result(compiled.result())
         self._held.clear()
 
 

@@ -23,6 +23,7 @@ from espalier.runtime.scheduler.stats import SchedulerStats
 from espalier.runtime.scheduler.step import Step, StepResult
 from tests.fakes import EOS, byte_tokens, byte_vocabulary, tiny_config, tiny_weights
 from tests.harness import Harness
+from tests.local_grammars import byte_grammars
 from tests.steps import ChangedStep
 
 CONFIG = tiny_config()
@@ -69,10 +70,8 @@ def harness_of(clock: Clock) -> Iterator[MakeHarness]:
     """Makes a harness, without overlap unless told otherwise: a step is a turn then."""
     made: list[Harness] = []
 
-    def make(**options: Any) -> Harness:
-        grammars = GrammarService(
-            byte_tokens(), control_ids=range(256, 260), stop_ids=(EOS,), vocab_width=260
-        )
+    def make(grammars: GrammarService | None = None, **options: Any) -> Harness:
+        grammars = grammars or byte_grammars()
         options = {"overlap": False, "pool_tokens": POOL, **options}
         harness = Harness(
             CONFIG, WEIGHTS, byte_vocabulary(), grammars=grammars, clock=clock, **options
@@ -162,7 +161,10 @@ def test_a_prefix_that_is_used_again_is_young(harness_of: MakeHarness, clock: Cl
 
 
 def test_compilations(harness_of: MakeHarness) -> None:
-    harness = harness_of()
+    grammars = GrammarService(
+        byte_tokens(), control_ids=range(256, 260), stop_ids=(EOS,), vocab_width=260
+    )
+    harness = harness_of(grammars)
     for pattern in ("ab", "ab", "("):
         harness.submit([1], constraint=Regex(pattern), max_new_tokens=5)
         harness.run()

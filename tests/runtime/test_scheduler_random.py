@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from espalier.runtime.grammar.service import GrammarService
 from espalier.runtime.messages import Choice, Constraint, JsonSchema, LogprobOptions, Regex
-from tests.fakes import EOS, byte_tokens, byte_vocabulary, tiny_config, tiny_weights
+from tests.fakes import byte_vocabulary, tiny_config, tiny_weights
 from tests.harness import Harness
+from tests.local_grammars import byte_grammars
 
 CONFIG = tiny_config()
 WEIGHTS = tiny_weights(CONFIG)
@@ -22,12 +22,6 @@ CONSTRAINTS: list[Constraint | None] = [
     JsonSchema('{"type":"object","properties":{"a":{"type":"integer"}},"required":["a"]}'),
     Regex("("),  # does not compile
 ]
-
-
-def grammars() -> GrammarService:
-    return GrammarService(
-        byte_tokens(), control_ids=range(256, 260), stop_ids=(EOS,), vocab_width=260
-    )
 
 
 @pytest.mark.parametrize(
@@ -47,7 +41,7 @@ def test_a_hundred_random_requests(seed: int, pool_tokens: int, options: dict[st
         WEIGHTS,
         byte_vocabulary(),
         pool_tokens=pool_tokens,
-        grammars=grammars(),
+        grammars=byte_grammars(),
         **options,
     )
     trunk = [rng.randrange(256) for _ in range(60)]

@@ -12,7 +12,7 @@ import pytest
 
 from espalier.radix.slots import SlotState
 from espalier.runtime.config import SchedulePolicy
-from espalier.runtime.grammar.xgrammar_engine import CompiledGrammar
+from espalier.runtime.grammar.engine import CompiledGrammar
 from espalier.runtime.messages import Regex
 from espalier.runtime.scheduler import audit
 from espalier.runtime.scheduler.audit import IdleAudit
@@ -365,7 +365,7 @@ def test_a_request_whose_matcher_cannot_be_made_ends_and_the_others_go_on(
 
     monkeypatch.setattr(CompiledGrammar, "matcher", broken)
     harness = make()
-    constrained = harness.submit(prompt(30), max_new_tokens=5, constraint=Regex("a+"))
+    constrained = harness.submit(prompt(30), max_new_tokens=5, constraint=Regex("x+"))
     other = harness.submit(prompt(30, salt=1), max_new_tokens=5)
     for _ in range(2000):
         harness.step()

@@ -42,10 +42,12 @@ FREE_STRING = seq(literal('"'), FREE_CONTENT, literal('"'))
 
 @dataclass(frozen=True, slots=True)
 class SchemaGrammar:
-    """notes: what the grammar narrows, in words."""
+    """notes: what the grammar narrows, in words. has_free_keys: it has keys that no schema names,
+    which it can't keep from standing twice in an object."""
 
     grammar: Grammar
     notes: tuple[str, ...]
+    has_free_keys: bool
 
 
 def schema_grammar(text: str, *, open_objects: bool = False) -> SchemaGrammar:
@@ -68,6 +70,7 @@ class _Builder:
 
     def __init__(self, document: Document, open_objects: bool) -> None:
         self.open_objects = open_objects
+        self.has_free_keys = False
         self.pointer: Pointer = ROOT
         self._document = document
         self._deadline = thread_time() + NORMALISE_S
@@ -90,7 +93,8 @@ class _Builder:
         grammar = Grammar(self._rules, root.rule).pruned()
         if grammar is None:
             raise Unenforceable(ROOT, "nothing is valid against it")
-        return SchemaGrammar(grammar, (*self._notes, *self._branches.notes))
+        notes = (*self._notes, *self._branches.notes)
+        return SchemaGrammar(grammar, notes, self.has_free_keys)
 
     # -- what the parts use --------------------------------------------------------------------
 

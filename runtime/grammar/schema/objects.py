@@ -41,6 +41,7 @@ class Builder(Protocol):
     """What a grammar under construction offers to its parts."""
 
     open_objects: bool
+    has_free_keys: bool
     holding: Holding
     pointer: Pointer
 
@@ -189,6 +190,7 @@ class _Shape:
         return both(TEXT, *languages)
 
     def _entry(self, other: _Others) -> Expr:
+        self._builder.has_free_keys = True
         quoted = seq(literal('"'), json_spelled(other.keys), literal('"'))
         return sequence(Lexeme(quoted), Text(":"), self._builder.value(other.value))
 

@@ -1,0 +1,65 @@
+"""A constraint made into an artefact: a grammar of ours, given to the engine that enforces it."""
+
+from __future__ import annotations
+
+from ..errors import InvalidRequest
+from ..ipc.compiling import Artefact
+from ..messages import Constraint, Ebnf, JsonSchema
+from .checks import check_constraint, param_of
+from .closing import Closer
+from .derive import Derived, derived
+from .engines import Engines
+from .routing import Engine, notations
+from .wire import encode_grammar
+
+MAX_PAYLOAD_BYTES = 32 << 20
+
+
+def compile_constraint(constraint: Constraint, engines: Engines) -> Artefact:
+    """May take any time and any memory, and may not come back: to be called in a worker.
+
+    `InvalidRequest` with the words of the check, of our own reading or of the engine.
+    """
+    check_constraint(constraint)
+    param = param_of(constraint)
+    if isinstance(constraint, Ebnf):
+        compiled = engines.xgrammar.compile(constraint.grammar, is_json=False, param=param)
+        return Artefact("xgrammar", _checked(compiled.serialize(), param), is_json=False)
+    found = derived(constraint)
+    is_json = isinstance(constraint, JsonSchema)
+    engine, payload = _built(found, engines, is_json=is_json, param=param)
+    return Artefact(
+        engine,
+        _checked(payload, param),
+        is_json=is_json,
+        has_free_keys=found.has_free_keys,
+        notes=found.notes,
+        min_tokens=Closer(found.grammar, engines.closing).min_tokens,
+        closing=encode_grammar(found.grammar),
+    )
+
+
+def _built(found: Derived, engines: Engines, *, is_json: bool, param: str) -> tuple[Engine, bytes]:
+    """By the first engine that takes it; the words of the last one that does not."""
+    error = InvalidRequest(f"{param}: no engine can read it", param=param)
+    for engine, text in notations(found.grammar):
+        try:
+            if engine == "xgrammar":
+                compiled = engines.xgrammar.compile(text, is_json=is_json, param=param)
+                return engine, compiled.serialize()
+            engines.llguidance.compile(text, is_json=is_json, param=param)
+        except InvalidRequest as refusal:
+            error = refusal
+        else:
+            return engine, text.encode()
+    raise error
+
+
+def _checked(payload: bytes, param: str) -> bytes:
+    if len(payload) > MAX_PAYLOAD_BYTES:
+        raise InvalidRequest(
+            f"{param}: the compiled grammar has {len(payload) >> 20} MiB, "
+            f"{MAX_PAYLOAD_BYTES >> 20} are allowed",
+            param=param,
+        )
+    return payload

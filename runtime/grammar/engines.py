@@ -1,0 +1,72 @@
+"""Both grammar engines over one vocabulary: those who compile, and those who load."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from ..ipc.compiling import Artefact
+from .closing import Closer, ClosingVocabulary
+from .engine import EngineGrammar
+from .guide import CompiledGrammar
+from .llguidance_engine import LlguidanceCompiler
+from .vocabulary import Vocabulary
+from .wire import decode_grammar
+from .xgrammar_engine import XgrammarCompiler
+
+# What a closer remembers while it is used, for each byte of its grammar; about.
+_CLOSING_BYTES = 64
+
+
+class Engines:
+    """For one thread; what it loads may be used on another."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
+        self.xgrammar = XgrammarCompiler(
+            vocabulary.token_bytes,
+            control_ids=vocabulary.control_ids,
+            stop_ids=vocabulary.stop_ids,
+            vocab_width=vocabulary.width,
+        )
+
+    @cached_property
+    def llguidance(self) -> LlguidanceCompiler:
+        return LlguidanceCompiler(
+            self._vocabulary.token_bytes,
+            control_ids=self._vocabulary.control_ids,
+            stop_ids=self._vocabulary.stop_ids,
+            vocab_width=self._vocabulary.width,
+        )
+
+    @cached_property
+    def closing(self) -> ClosingVocabulary:
+        return ClosingVocabulary(
+            self._vocabulary.token_bytes,
+            control_ids=self._vocabulary.control_ids,
+            stop_ids=self._vocabulary.stop_ids,
+        )
+
+    def warm_up(self) -> None:
+        """Load all that there is to load."""
+        _ = self.llguidance, self.closing
+
+    def load(self, artefact: Artefact) -> CompiledGrammar:
+        """What a worker has compiled, ready to match with."""
+        engine = self._load_engine(artefact)
+        closing = artefact.closing
+        return CompiledGrammar(
+            engine,
+            self._vocabulary.token_bytes,
+            Closer(decode_grammar(closing), self.closing) if closing else None,
+            self.closing.quoting_ids if artefact.has_free_keys else None,
+            artefact.notes,
+            artefact.min_tokens,
+            engine.num_bytes + _CLOSING_BYTES * len(closing),
+        )
+
+    def _load_engine(self, artefact: Artefact) -> EngineGrammar:
+        match artefact.engine:
+            case "xgrammar":
+                return self.xgrammar.load(artefact.payload, is_json=artefact.is_json)
+            case "llguidance":
+                return self.llguidance.load(artefact.payload, is_json=artefact.is_json)

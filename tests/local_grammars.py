@@ -1,0 +1,31 @@
+"""Grammars compiled where they are asked for: the real compiler, without its processes."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+
+from espalier.runtime.errors import InvalidRequest
+from espalier.runtime.grammar.compile_job import compile_constraint
+from espalier.runtime.grammar.engine import CompiledGrammar
+from espalier.runtime.grammar.service import GrammarService
+from espalier.runtime.messages import Constraint
+from tests.fakes import BYTE_VOCAB, EOS, byte_tokens
+
+
+class LocalGrammars(GrammarService):
+    """The futures are done when they are given out."""
+
+    def compile(self, constraint: Constraint) -> Future[CompiledGrammar]:
+        future: Future[CompiledGrammar] = Future()
+        try:
+            future.set_result(self._engines.load(compile_constraint(constraint, self._engines)))
+        except InvalidRequest as error:
+            future.set_exception(error)
+        return future
+
+
+def byte_grammars() -> LocalGrammars:
+    """Over the vocabulary of bytes."""
+    return LocalGrammars(
+        byte_tokens(), control_ids=range(256, 260), stop_ids=(EOS,), vocab_width=BYTE_VOCAB
+    )
