@@ -13,7 +13,7 @@ Numbers are exact, and the formats in `formats.py` are asserted; others are anno
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 from .keywords import KEYWORDS
@@ -56,7 +56,7 @@ def _check(schema: Json, value: Json) -> None:
 
 
 @contextmanager
-def _room_to_recurse() -> Iterator[None]:
+def _room_to_recurse() -> Generator[None, None, None]:
     usual = sys.getrecursionlimit()
     sys.setrecursionlimit(max(usual, _MAX_FRAMES))
     try:
