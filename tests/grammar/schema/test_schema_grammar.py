@@ -1,3 +1,5 @@
+"""What the grammars of schemas accept, and that all they derive is valid."""
+
 import json
 import random
 from typing import Any
