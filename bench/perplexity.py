@@ -63,7 +63,10 @@ def main() -> None:
     args = parser.parse_args()
     text = args.text.read_text() if args.text else python_reference()
     values = {dtype: perplexity(dtype, text, args.tokens) for dtype in TARGETS}
-    rows = [Row(f"perplexity: {dtype}", v, "", better="lower") for dtype, v in values.items()]
+    rows = [
+        Row(f"perplexity: {dtype}", v, "", better="lower", note=f"{v:.4f}")
+        for dtype, v in values.items()
+    ]
     for dtype, target in TARGETS.items():
         if target is not None:
             ratio = values[dtype] / values["float32"]

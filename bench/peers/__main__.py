@@ -44,18 +44,20 @@ def main() -> None:
     if args.check:
         sys.exit(0 if _check(servers, directory) else 1)
     rows = Ceilings.measure(args.threads).rows()
-    with ExitStack() as stack:
-        up: list[Server] = []
-        for server in servers:
-            row = _start(server, stack)
-            rows.append(row)
-            if row.met != "no":
-                up.append(server)
-        rows.append(_rest_row(up))
-        for name in args.work or WORKS:
-            results = run_work(name, up, rounds=args.rounds, seed=args.seed, settle_s=_SETTLE_S)
-            rows += figure_rows(name, results)
-    publish("peers", rows, args.json)
+    try:
+        with ExitStack() as stack:
+            up: list[Server] = []
+            for server in servers:
+                row = _start(server, stack)
+                rows.append(row)
+                if row.met != "no":
+                    up.append(server)
+            rows.append(_rest_row(up))
+            for name in args.work or WORKS:
+                results = run_work(name, up, rounds=args.rounds, seed=args.seed, settle_s=_SETTLE_S)
+                rows += figure_rows(name, results)
+    finally:  # cut off: what is finished is worth its time
+        publish("peers", rows, args.json)
 
 
 def _arguments() -> argparse.Namespace:
