@@ -22,6 +22,9 @@ from .regular import Regex
 from .token_masks import Bitmask
 from .walk import Threads, Walk
 
+MAX_REMEMBERED = 20_000
+"""Places in one grammar, each after one token of another."""
+
 MAX_TRIED = 256
 """Tokens that are tried one by one near the limit, of those that do more than go on with a text."""
 
@@ -43,11 +46,16 @@ class Ending:
 class Closer:
     """The endings of one grammar over one vocabulary; for one thread, shared by its requests."""
 
-    def __init__(self, grammar: Grammar, vocabulary: ClosingVocabulary) -> None:
+    def __init__(
+        self, grammar: Grammar, vocabulary: ClosingVocabulary, growth: float | None = None
+    ) -> None:
+        """growth: `growth` of another closer of this grammar, which takes time to find."""
         self._vocabulary = vocabulary
         self._walk = Walk(grammar)
         self._costs = Costs(self._walk.root, vocabulary.spelling.cost)
-        self._growth = max_growth(self._walk.root, self._costs, vocabulary.spelling)
+        if growth is None:
+            growth = max_growth(self._walk.root, self._costs, vocabulary.spelling)
+        self.growth = growth
         self._after: dict[tuple[Threads, int], Ending] = {}
         self._same: dict[Regex, frozenset[int]] = {}
         self.start = self._ending(*self._walk.start())
@@ -62,6 +70,8 @@ class Closer:
         key = (ending.threads, token_id)
         found = self._after.get(key)
         if found is None:
+            if len(self._after) >= MAX_REMEMBERED:
+                self._forget()
             threads, is_whole = ending.threads, ending.is_whole
             for byte in self._vocabulary.token_bytes[token_id]:
                 threads, is_whole = self._walk.step(threads, byte)
@@ -82,7 +92,7 @@ class Closer:
 
     def fits(self, ending: Ending, left: int) -> bool:
         """Any allowed token can be taken when `left` tokens, it included, are left."""
-        return ending.most + self._growth + 2 <= left
+        return ending.most + self.growth + 2 <= left
 
     def restrict(self, ending: Ending, row: Bitmask, left: int) -> None:
         """Clear the bits of `row` after which no ending is known that fits into `left` tokens.
@@ -102,6 +112,13 @@ class Closer:
             if allowed[token_id] and not kept[token_id]:
                 kept[token_id] = self.after(ending, token_id).cost + 2 <= left
         row[:] = np.packbits(kept, bitorder="little").view("<i4")
+
+    def _forget(self) -> None:
+        """Endings that requests hold stay good: they know all that they need."""
+        self._after.clear()
+        self._same.clear()
+        self._walk.forget()
+        self._costs.forget()
 
     def _going_on(self, ending: Ending, width: int) -> npt.NDArray[np.bool_]:
         """Tokens that leave the place in the grammar as it is: more of the same text."""

@@ -67,6 +67,11 @@ class Costs:
         self._frames: dict[Frame, float] = {}
         self._settle(root)
 
+    def forget(self) -> None:
+        """What was asked; the nodes' own costs stay."""
+        self._frames.clear()
+        self._languages.clear()
+
     def of_node(self, node: Node, count: int = 0) -> float:
         """After `count` repetitions."""
         if node.body is not None:

@@ -28,13 +28,15 @@ def compile_constraint(constraint: Constraint, engines: Engines) -> Artefact:
     found = derived(constraint)
     is_json = isinstance(constraint, JsonSchema)
     engine, payload = _built(found, engines, is_json=is_json, param=param)
+    closer = Closer(found.grammar, engines.closing)
     return Artefact(
         engine,
         _checked(payload, param),
         is_json=is_json,
         has_free_keys=found.has_free_keys,
         notes=found.notes,
-        min_tokens=Closer(found.grammar, engines.closing).min_tokens,
+        min_tokens=closer.min_tokens,
+        growth=closer.growth,
         closing=encode_grammar(found.grammar),
     )
 

@@ -57,7 +57,7 @@ class Engines:
         return CompiledGrammar(
             engine,
             self._vocabulary.token_bytes,
-            Closer(decode_grammar(closing), self.closing) if closing else None,
+            Closer(decode_grammar(closing), self.closing, artefact.growth) if closing else None,
             self.closing.quoting_ids if artefact.has_free_keys else None,
             artefact.notes,
             artefact.min_tokens,

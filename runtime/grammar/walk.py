@@ -59,7 +59,7 @@ Threads = frozenset[Thread]
 
 
 class Walk:
-    """The threads of one grammar, and where they go. Keeps all that it has computed."""
+    """The threads of one grammar, and where they go. Keeps what it has computed."""
 
     def __init__(self, grammar: Grammar) -> None:
         self._roots: dict[tuple[Node, int], Frame] = {}
@@ -85,6 +85,13 @@ class Walk:
         if len(found) > MAX_THREADS:
             raise TooManyThreads
         return frozenset(found), is_whole
+
+    def forget(self) -> None:
+        """All that was computed; threads that somebody holds stay good."""
+        self.derivatives = Derivatives(None)
+        self._roots.clear()
+        self._moves.clear()
+        self._start = self._frame(self.root, 0, None)
 
     def _moved(self, thread: Thread, byte: int) -> tuple[tuple[Thread, ...], bool]:
         key = (thread, byte)

@@ -83,7 +83,7 @@ class Artefact(msgspec.Struct, frozen=True, tag=True):
     payload: for xgrammar the serialised grammar, for llguidance a Lark grammar that is known
     to build. is_json: control characters can't occur in the output. has_free_keys: its objects
     have keys that the schema does not name. notes: how the grammar is narrower than what was
-    asked for. min_tokens: a budget that is enough, the stop token included; 0 if none is known.
+    asked for. min_tokens: a budget that is enough, the stop token included; 0 if none is known. growth: see `grammar.closing_growth`.
     closing: the grammar that the output is closed by (`grammar.wire`), empty if there is none.
     """
 
@@ -93,6 +93,7 @@ class Artefact(msgspec.Struct, frozen=True, tag=True):
     has_free_keys: bool = False
     notes: tuple[str, ...] = ()
     min_tokens: int = 0
+    growth: float = 0.0
     closing: bytes = b""
 
 
