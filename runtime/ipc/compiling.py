@@ -83,8 +83,9 @@ class Artefact(msgspec.Struct, frozen=True, tag=True):
     payload: for xgrammar the serialised grammar, for llguidance a Lark grammar that is known
     to build. is_json: control characters can't occur in the output. has_free_keys: its objects
     have keys that the schema does not name. notes: how the grammar is narrower than what was
-    asked for. min_tokens: a budget that is enough, the stop token included; 0 if none is known. growth: see `grammar.closing_growth`.
-    closing: the grammar that the output is closed by (`grammar.wire`), empty if there is none.
+    asked for. min_tokens: a budget that is enough, the stop token included; 0 if none is known.
+    closing: the grammar that the output is closed by (`grammar.wire`), empty if there is none;
+    growth: how much one token may lengthen its shortest ending, in tokens.
     """
 
     engine: Literal["xgrammar", "llguidance"]
