@@ -68,15 +68,15 @@ class Grammar:
 
     def pruned(self) -> Grammar | None:
         """Without what derives nothing and what is not reached; None if the root is that."""
-        productive = _productive(self.rules)
-        if self.root not in productive:
+        pruning = _Pruning(self.rules)
+        if self.root not in pruning.productive:
             return None
         kept: dict[str, Expr] = {}
         todo = [self.root]
         while todo:
             name = todo.pop()
             if name not in kept:
-                kept[name] = _kept(self.rules[name], productive)
+                kept[name] = pruning.kept(self.rules[name])
                 todo += calls(kept[name])
         return Grammar(kept, self.root)
 
@@ -141,49 +141,48 @@ def lexemes(grammar: Grammar) -> Iterator[Regex]:
                 pass
 
 
-def _productive(rules: Mapping[str, Expr]) -> set[str]:
-    """Names of the rules that derive some text: when one is found, its callers are asked again."""
-    callers: dict[str, list[str]] = {}
-    for name, expr in rules.items():
-        for called in set(calls(expr)):
-            callers.setdefault(called, []).append(name)
-    found: set[str] = set()
-    todo = list(rules)
-    while todo:
-        name = todo.pop()
-        if name not in found and _derives(rules[name], found):
-            found.add(name)
-            todo += callers.get(name, ())
-    return found
+class _Pruning:
+    """`productive`: names of the rules that derive some text."""
 
+    def __init__(self, rules: Mapping[str, Expr]) -> None:
+        self._empty: dict[Regex, bool] = {}
+        self.productive: set[str] = set()
+        callers: dict[str, list[str]] = {}
+        for name, expr in rules.items():
+            for called in set(calls(expr)):
+                callers.setdefault(called, []).append(name)
+        todo = list(rules)
+        while todo:  # when one is found to be, its callers are asked again
+            name = todo.pop()
+            if name not in self.productive and self._derives(rules[name]):
+                self.productive.add(name)
+                todo += callers.get(name, ())
 
-def _derives(expr: Expr, productive: set[str]) -> bool:
-    match expr:
-        case Text():
-            return True
-        case Lexeme(language):
-            return not is_empty(language)
-        case Call(rule):
-            return rule in productive
-        case Sequence(parts):
-            return all(_derives(part, productive) for part in parts)
-        case Choice(options):
-            return any(_derives(option, productive) for option in options)
-        case Repeat(body, lo, _):
-            return lo == 0 or _derives(body, productive)
+    def _derives(self, expr: Expr) -> bool:
+        match expr:
+            case Text():
+                return True
+            case Lexeme(language):
+                if language not in self._empty:
+                    self._empty[language] = is_empty(language)
+                return not self._empty[language]
+            case Call(rule):
+                return rule in self.productive
+            case Sequence(parts):
+                return all(map(self._derives, parts))
+            case Choice(options):
+                return any(map(self._derives, options))
+            case Repeat(body, lo, _):
+                return lo == 0 or self._derives(body)
 
-
-def _kept(expr: Expr, productive: set[str]) -> Expr:
-    """`expr`, which derives something, without the parts that do not."""
-    match expr:
-        case Sequence(parts):
-            return sequence(*(_kept(part, productive) for part in parts))
-        case Choice(options):
-            kept = (o for o in options if _derives(o, productive))
-            return choice(*(_kept(option, productive) for option in kept))
-        case Repeat(body, lo, hi):
-            if not _derives(body, productive):
-                return EMPTY
-            return repeat(_kept(body, productive), lo, hi)
-        case _:
-            return expr
+    def kept(self, expr: Expr) -> Expr:
+        """`expr`, which derives something, without the parts that do not."""
+        match expr:
+            case Sequence(parts):
+                return sequence(*map(self.kept, parts))
+            case Choice(options):
+                return choice(*map(self.kept, filter(self._derives, options)))
+            case Repeat(body, lo, hi):
+                return repeat(self.kept(body), lo, hi) if self._derives(body) else EMPTY
+            case _:
+                return expr

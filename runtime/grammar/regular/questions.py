@@ -39,7 +39,21 @@ def _is_empty(regex: Regex, derivatives: Derivatives) -> bool:
         case Automaton():
             return False
         case _:
-            return _search(regex, derivatives) is None
+            return not _has_string(regex, derivatives)
+
+
+def _has_string(regex: Regex, derivatives: Derivatives) -> bool:
+    """Depth first: where there are strings, a long one is mostly found sooner than a shortest."""
+    seen = {regex}
+    todo = [regex]
+    while todo:
+        state = todo.pop()
+        if state.nullable:
+            return True
+        fresh = [target for _, target in derivatives.steps(state) if target not in seen]
+        seen.update(fresh)
+        todo += fresh
+    return False
 
 
 def shortest(regex: Regex, budget: int = DEFAULT_BUDGET) -> str | None:

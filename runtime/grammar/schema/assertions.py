@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from fractions import Fraction
 
 from ..regular import TEXT, PatternError, Regex, both, negated, search_language
-from .document import Document, Place, is_list
+from .document import Place, is_list
 from .facts import (
     NOTHING_AT_ALL,
     NUMBERS,
@@ -35,20 +35,20 @@ _NAMED = {
 }
 
 
-def asserted(document: Document, place: Place) -> Facts:
+def asserted(place: Place) -> Facts:
     """All of the keywords of `place` that this module knows."""
     facts = Facts()
     for keyword, read in _READERS.items():
         if keyword in place.schema:
-            facts &= read(place, document)
+            facts &= read(place)
     return facts
 
 
-def denied(document: Document, place: Place) -> Iterator[Facts]:
+def denied(place: Place) -> Iterator[Facts]:
     """For each of these keywords, the ways in which it fails to hold."""
     for keyword, read in _READERS.items():
         if keyword in place.schema:
-            yield from _denials(keyword, read(place, document))
+            yield from _denials(keyword, read(place))
 
 
 def language_of(place: Place, pattern: object, keyword: str) -> Regex:
@@ -74,7 +74,7 @@ _OBJECT = frozenset({"object"})
 # -- reading -----------------------------------------------------------------------------------
 
 
-def _types(place: Place, _: Document) -> Facts:
+def _types(place: Place) -> Facts:
     stated = place.schema["type"]
     names = stated if is_list(stated) else [stated]
     found: frozenset[str] = frozenset()
@@ -85,13 +85,11 @@ def _types(place: Place, _: Document) -> Facts:
     return Facts(types=found)
 
 
-def _const(place: Place, document: Document) -> Facts:
-    if document.draft_4:
-        return Facts()  # draft 4 has no const
+def _const(place: Place) -> Facts:
     return Facts(values=(frozen_value(place.schema["const"]),)).without_contradictions()
 
 
-def _enum(place: Place, _: Document) -> Facts:
+def _enum(place: Place) -> Facts:
     values = place.schema["enum"]
     if not is_list(values):
         raise Malformed(place.pointer, "'enum' is a list of values", keyword="enum")
@@ -99,49 +97,49 @@ def _enum(place: Place, _: Document) -> Facts:
     return Facts(values=tuple(unique)).without_contradictions()
 
 
-def _minimum(place: Place, document: Document) -> Facts:
-    is_open = document.draft_4 and place.schema.get("exclusiveMinimum") is True
+def _minimum(place: Place) -> Facts:
+    is_open = place.schema.get("exclusiveMinimum") is True
     return Facts(numbers=Numbers(lower=_number(place, "minimum"), lower_open=is_open))
 
 
-def _maximum(place: Place, document: Document) -> Facts:
-    is_open = document.draft_4 and place.schema.get("exclusiveMaximum") is True
+def _maximum(place: Place) -> Facts:
+    is_open = place.schema.get("exclusiveMaximum") is True
     return Facts(numbers=Numbers(upper=_number(place, "maximum"), upper_open=is_open))
 
 
-def _exclusive_minimum(place: Place, document: Document) -> Facts:
-    if document.draft_4:
-        return Facts()  # a flag of 'minimum'
+def _exclusive_minimum(place: Place) -> Facts:
+    if isinstance(place.schema["exclusiveMinimum"], bool):
+        return Facts()  # in draft 4, a flag of 'minimum'
     return Facts(numbers=Numbers(lower=_number(place, "exclusiveMinimum"), lower_open=True))
 
 
-def _exclusive_maximum(place: Place, document: Document) -> Facts:
-    if document.draft_4:
+def _exclusive_maximum(place: Place) -> Facts:
+    if isinstance(place.schema["exclusiveMaximum"], bool):
         return Facts()
     return Facts(numbers=Numbers(upper=_number(place, "exclusiveMaximum"), upper_open=True))
 
 
-def _multiple_of(place: Place, _: Document) -> Facts:
+def _multiple_of(place: Place) -> Facts:
     step = _number(place, "multipleOf")
     if step <= 0:
         raise Malformed(place.pointer, "'multipleOf' is above 0", keyword="multipleOf")
     return Facts(numbers=Numbers(multiples=frozenset({step})))
 
 
-def _min_length(place: Place, _: Document) -> Facts:
+def _min_length(place: Place) -> Facts:
     return Facts(strings=Strings(lo=size(place, "minLength")))
 
 
-def _max_length(place: Place, _: Document) -> Facts:
+def _max_length(place: Place) -> Facts:
     return Facts(strings=Strings(hi=size(place, "maxLength")))
 
 
-def _pattern(place: Place, _: Document) -> Facts:
+def _pattern(place: Place) -> Facts:
     language = language_of(place, place.schema["pattern"], "pattern")
     return Facts(strings=Strings(languages=frozenset({language})))
 
 
-def _format(place: Place, _: Document) -> Facts:
+def _format(place: Place) -> Facts:
     name = place.schema["format"]
     language = format_language(name) if isinstance(name, str) else None
     if language is None:
@@ -149,34 +147,34 @@ def _format(place: Place, _: Document) -> Facts:
     return Facts(strings=Strings(languages=frozenset({language})))
 
 
-def _min_items(place: Place, _: Document) -> Facts:
+def _min_items(place: Place) -> Facts:
     return Facts(arrays=Arrays(lo=size(place, "minItems")))
 
 
-def _max_items(place: Place, _: Document) -> Facts:
+def _max_items(place: Place) -> Facts:
     return Facts(arrays=Arrays(hi=size(place, "maxItems")))
 
 
-def _unique_items(place: Place, _: Document) -> Facts:
+def _unique_items(place: Place) -> Facts:
     return Facts(arrays=Arrays(unique=place.schema["uniqueItems"] is True))
 
 
-def _required(place: Place, document: Document) -> Facts:
+def _required(place: Place) -> Facts:
     names = place.schema["required"]
     if isinstance(names, bool):  # of draft 3, where it belongs to the property; no assertion since
         return Facts()
     return Facts(objects=Objects(required=strings(place, names, "required")))
 
 
-def _min_properties(place: Place, _: Document) -> Facts:
+def _min_properties(place: Place) -> Facts:
     return Facts(objects=Objects(lo=size(place, "minProperties")))
 
 
-def _max_properties(place: Place, _: Document) -> Facts:
+def _max_properties(place: Place) -> Facts:
     return Facts(objects=Objects(hi=size(place, "maxProperties")))
 
 
-_READERS: dict[str, Callable[[Place, Document], Facts]] = {
+_READERS: dict[str, Callable[[Place], Facts]] = {
     "type": _types,
     "const": _const,
     "enum": _enum,

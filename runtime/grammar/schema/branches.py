@@ -165,7 +165,7 @@ class Branches:
         if (keyword := self._reference(place)) is not None:
             return self._expand(self._document.target(number, keyword), True)
         document, schema = self._document, place.schema
-        own = asserted(document, place) & self._children(number, place)
+        own = asserted(place) & self._children(number, place)
         parts: list[Sequence[Branch]] = [[Branch(own, self._seen(number, place))]]
         if not own.types:
             return ()
@@ -447,7 +447,7 @@ class Branches:
     def _denied(self, number: int, place: Place) -> Iterable[Branch]:
         if (keyword := self._reference(place)) is not None:
             return self._expand(self._document.target(number, keyword), False)
-        found = [Branch(facts) for facts in denied(self._document, place) if facts.types]
+        found = [Branch(facts) for facts in denied(place) if facts.types]
         found += [Branch(facts) for facts in self._denied_children(number, place)]
         return found + _unseen(self._denied_applicators(number, place))
 
