@@ -7,9 +7,10 @@ token is only allowed if an ending that fits is known after it. Knows no engine.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 from math import inf
 
 import numpy as np
@@ -27,6 +28,9 @@ MAX_REMEMBERED = 20_000
 
 MAX_TRIED = 256
 """Tokens that are tried one by one near the limit, of those that do more than go on with a text."""
+
+MAX_COST_TRIED = 1_000
+"""Tokens of an ending beyond which none are tried: each may take as long to say as it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,17 +82,13 @@ class Closer:
             found = self._after[key] = self._ending(threads, is_whole)
         return found
 
-    def tokens(self, ending: Ending) -> list[int]:
+    def tokens(self, ending: Ending) -> Iterator[int]:
         """Of the shortest known ending, without the stop token."""
         if ending.is_whole:
-            return []
+            return
         thread = min(ending.threads, key=self._costs.of_thread)
-        tokens: list[int] = []
         for text in self._costs.ending(thread):
-            spelled = self._vocabulary.spelling.tokens(text)
-            assert spelled is not None, text
-            tokens += spelled
-        return tokens
+            yield from self._vocabulary.spelling.tokens(text)
 
     def fits(self, ending: Ending, left: int) -> bool:
         """Any allowed token can be taken when `left` tokens, it included, are left."""
@@ -106,8 +106,9 @@ class Closer:
         kept[vocabulary.stop_ids] = allowed[vocabulary.stop_ids]
         if ending.cost + 2 <= left:
             kept |= allowed & self._going_on(ending, len(allowed))
-        tried = np.flatnonzero(allowed & ~kept)[:MAX_TRIED]
-        next_ids = self.tokens(ending)[:1]
+        most = MAX_TRIED if ending.cost <= MAX_COST_TRIED else 0
+        tried = np.flatnonzero(allowed & ~kept)[:most]
+        next_ids = islice(self.tokens(ending), 1)
         for token_id in [*next_ids, *tried.tolist()]:
             if allowed[token_id] and not kept[token_id]:
                 kept[token_id] = self.after(ending, token_id).cost + 2 <= left

@@ -6,6 +6,7 @@ always come with the tokens themselves.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from math import inf
 
@@ -14,10 +15,24 @@ from .walk import Frame, Node, Thread
 
 STRUCTURE = frozenset(b'{}[]:,"')
 """Bytes without which no part of a JSON text is left for the next one."""
+# In compact JSON; overlapping pairs are found by looking ahead.
+_NEVER_ADJACENT = re.compile(rb"[,:](?=[,:}\]])|[\[{](?=[,:])|[\]}](?=[\[{\":])")
 
 
 def num_structural(text: bytes) -> int:
     return sum(byte in STRUCTURE for byte in text)
+
+
+def num_advancing(text: bytes) -> int:
+    """How many of them can be outside of strings: not two that never follow one another there."""
+    barred: set[int] = set()
+    for match in _NEVER_ADJACENT.finditer(text):
+        barred |= {match.start(), match.start() + 1}
+    return num_structural(bytes(b for i, b in enumerate(text) if i not in barred))
+
+
+class NotSpelled(Exception):
+    """No tokens make up this text."""
 
 
 class Spelling:
@@ -30,30 +45,32 @@ class Spelling:
             if text and allowed[token_id]:
                 self._ids.setdefault(text, token_id)
         self.max_bytes = max(map(len, self._ids), default=1)
-        self.max_structural = max(map(num_structural, self._ids), default=0)
+        self.max_structural = max(map(num_advancing, self._ids), default=0)
         self._costs: dict[bytes, float] = {}
 
     def cost(self, text: bytes) -> float:
         """How many tokens; `inf` if there is no way to spell it."""
         found = self._costs.get(text)
         if found is None:
-            tokens = self.tokens(text)
-            found = self._costs[text] = inf if tokens is None else len(tokens)
+            try:
+                found = sum(1 for _ in self.tokens(text))
+            except NotSpelled:
+                found = inf
+            self._costs[text] = found
         return found
 
-    def tokens(self, text: bytes) -> list[int] | None:
-        found: list[int] = []
+    def tokens(self, text: bytes) -> Iterator[int]:
+        """Raises `NotSpelled`."""
         start = 0
         while start < len(text):
             for end in range(min(len(text), start + self.max_bytes), start, -1):
                 token_id = self._ids.get(text[start:end])
                 if token_id is not None:
-                    found.append(token_id)
+                    yield token_id
                     start = end
                     break
             else:
-                return None
-        return found
+                raise NotSpelled(text)
 
 
 class Costs:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from math import inf
 from time import monotonic
 
@@ -71,15 +72,19 @@ class _Growth:
         than before is read; -inf if there is nothing to read."""
         left: dict[Node, float] = dict.fromkeys(self._nodes, -inf)
         self._left.append(left)
-        todo = list(self._nodes)
+        todo = deque(reversed(self._nodes))  # parts before what they are parts of, mostly
+        waiting = set(todo)
         while todo:
             if monotonic() > self._deadline:
                 raise _TooLong
-            node = todo.pop()
+            node = todo.popleft()
+            waiting.discard(node)
             found = self._of(node, len(self._left) - 1)
             if found > left[node]:
                 left[node] = found
-                todo += above[node]
+                fresh = [parent for parent in above[node] if parent not in waiting]
+                waiting.update(fresh)
+                todo += fresh
 
     def _of(self, node: Node, structural: int) -> float:
         if node.text is not None:

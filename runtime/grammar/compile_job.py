@@ -13,6 +13,7 @@ from .routing import Engine, notations
 from .wire import encode_grammar
 
 MAX_PAYLOAD_BYTES = 32 << 20
+MAX_MIN_TOKENS = 100_000
 
 
 def compile_constraint(constraint: Constraint, engines: Engines) -> Artefact:
@@ -29,6 +30,12 @@ def compile_constraint(constraint: Constraint, engines: Engines) -> Artefact:
     is_json = isinstance(constraint, JsonSchema)
     engine, payload = _built(found, engines, is_json=is_json, param=param)
     closer = Closer(found.grammar, engines.closing)
+    if closer.min_tokens > MAX_MIN_TOKENS:
+        raise InvalidRequest(
+            f"{param}: the shortest output that is known to satisfy it has {closer.min_tokens} "
+            f"tokens, {MAX_MIN_TOKENS} are allowed",
+            param=param,
+        )
     return Artefact(
         engine,
         _checked(payload, param),
