@@ -7,6 +7,7 @@ token is only allowed if an ending that fits is known after it. Knows no engine.
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -19,9 +20,10 @@ import numpy.typing as npt
 from .cfg import Grammar
 from .closing_costs import Costs, Spelling
 from .closing_growth import max_growth
+from .keys import QuotingTokens
 from .regular import Regex
 from .token_masks import Bitmask
-from .walk import Threads, Walk
+from .walk import Threads, TooManyThreads, Walk
 
 MAX_REMEMBERED = 20_000
 """Places in one grammar, each after one token of another."""
@@ -90,10 +92,6 @@ class Closer:
         for text in self._costs.ending(thread):
             yield from self._vocabulary.spelling.tokens(text)
 
-    def fits(self, ending: Ending, left: int) -> bool:
-        """Any allowed token can be taken when `left` tokens, it included, are left."""
-        return ending.most + self.growth + 2 <= left
-
     def restrict(self, ending: Ending, row: Bitmask, left: int) -> None:
         """Clear the bits of `row` after which no ending is known that fits into `left` tokens.
 
@@ -141,6 +139,34 @@ class Closer:
         return Ending(threads, is_whole, least, max(costs, default=0))
 
 
+class Closing:
+    """One request's place in its grammar, followed no further than its budget asks for.
+
+    taken: tokens that were accepted and not followed yet, in order. Each lengthens the shortest
+    ending by the grammar's growth at the most, so far from the limit none has to be followed.
+    """
+
+    def __init__(self, closer: Closer) -> None:
+        self._closer = closer
+        self._ending = closer.start
+        self.taken: deque[int] = deque()
+
+    def restrict(self, row: Bitmask, left: int) -> None:
+        """Clear the bits of `row` after which no ending is known that fits into `left` tokens,
+        the next one and the stop token included. All of them where the text can't be followed.
+        """
+        closer = self._closer
+        try:
+            while self._ending.most + closer.growth * (len(self.taken) + 1) + 2 > left:
+                if not self.taken:
+                    closer.restrict(self._ending, row, left)
+                    return
+                self._ending = closer.after(self._ending, self.taken[0])
+                self.taken.popleft()
+        except TooManyThreads:
+            row[:] = 0
+
+
 class ClosingVocabulary:
     """Tokens as the closer sees them."""
 
@@ -152,7 +178,7 @@ class ClosingVocabulary:
         self.stop_ids = np.array(sorted(stop_ids), dtype=np.int64)
         allowed = [token_id not in barred for token_id in range(len(token_bytes))]
         self.spelling = Spelling(token_bytes, allowed)
-        self.quoting_ids = [i for i, text in enumerate(token_bytes) if allowed[i] and b'"' in text]
+        self.quoting = QuotingTokens(token_bytes, allowed)
         self._texts = [t if ok else b"" for t, ok in zip(token_bytes, allowed, strict=True)]
         self._made_of = lru_cache(maxsize=64)(self._find_made_of)
 

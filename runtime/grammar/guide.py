@@ -10,25 +10,24 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .closing import Closer, Ending
+from .closing import Closer, Closing
 from .engine import EngineGrammar, Matcher
-from .keys import Keys
+from .keys import Keys, QuotingTokens
 from .token_masks import Bitmask
-from .walk import TooManyThreads
 
 
 @dataclass(frozen=True, slots=True)
 class CompiledGrammar:
     """One compiled constraint, shared by all requests that use it.
 
-    notes, min_tokens: as in `Artefact`. quoting_ids: the tokens with a quote in them, None
-    where keys can't repeat. num_bytes: what it takes of this process's memory, about.
+    notes, min_tokens: as in `Artefact`. quoting: None where keys can't repeat. num_bytes: what
+    it takes of this process's memory, about.
     """
 
     engine: EngineGrammar
     token_bytes: Sequence[bytes]
     closer: Closer | None = None
-    quoting_ids: Sequence[int] | None = None
+    quoting: QuotingTokens | None = None
     notes: tuple[str, ...] = ()
     min_tokens: int = 0
     num_bytes: int = 0
@@ -36,7 +35,7 @@ class CompiledGrammar:
     def guide(self) -> Guide:
         """A new one, at the start."""
         matcher = self.engine.matcher()
-        return Guide(matcher, self.token_bytes, self.closer, self.quoting_ids)
+        return Guide(matcher, self.token_bytes, self.closer, self.quoting)
 
 
 class Guide:
@@ -47,15 +46,13 @@ class Guide:
         matcher: Matcher,
         token_bytes: Sequence[bytes],
         closer: Closer | None,
-        quoting_ids: Sequence[int] | None,
+        quoting: QuotingTokens | None,
     ) -> None:
-        """closer: None where the text may be cut off. quoting_ids: the tokens with a quote in
-        them, None where keys can't repeat."""
+        """closer: None where the text may be cut off. quoting: None where keys can't repeat."""
         self._matcher = matcher
         self._token_bytes = token_bytes
-        self._closer = closer
-        self._ending: Ending | None = None if closer is None else closer.start
-        self._quoting_ids = quoting_ids
+        self._closing = None if closer is None else Closing(closer)
+        self._quoting = quoting
         self._keys = Keys()
 
     @property
@@ -74,13 +71,10 @@ class Guide:
             return False
         if self.is_terminated:
             return True
-        if self._quoting_ids is not None:
+        if self._quoting is not None:
             self._keys.advance(self._token_bytes[token_id])
-        if self._closer is not None and self._ending is not None:
-            try:
-                self._ending = self._closer.after(self._ending, token_id)
-            except TooManyThreads:
-                return False
+        if self._closing is not None:
+            self._closing.taken.append(token_id)
         return not self._keys.has_repeated
 
     def fill(self, row: Bitmask, left: int) -> bool:
@@ -90,19 +84,18 @@ class Guide:
         """
         if not self._matcher.fill(row):
             return False
-        if self._quoting_ids is not None and self._keys.could_repeat:
-            self._bar_repeated(self._quoting_ids, row)
-        closer, ending = self._closer, self._ending
-        if closer is not None and ending is not None and not closer.fits(ending, left):
-            closer.restrict(ending, row, left)
+        if self._quoting is not None:
+            self._bar_repeated(self._quoting, row)
+        if self._closing is not None:
+            self._closing.restrict(row, left)
         return bool(row.any())
 
-    def _bar_repeated(self, quoting_ids: Sequence[int], row: Bitmask) -> None:
-        bits = row.view(np.uint32)
-        for token_id in quoting_ids:
-            word, bit = token_id // 32, np.uint32(1 << token_id % 32)
-            if bits[word] & bit:
-                keys = self._keys.copy()
-                keys.advance(self._token_bytes[token_id])
-                if keys.has_repeated:
-                    bits[word] &= ~bit
+    def _bar_repeated(self, quoting: QuotingTokens, row: Bitmask) -> None:
+        num_quotes = self._keys.quotes_to_repeat
+        if num_quotes is None:
+            return
+        for token_id in quoting.among(row, num_quotes):
+            keys = self._keys.copy()
+            keys.advance(self._token_bytes[token_id])
+            if keys.has_repeated:
+                row.view(np.uint32)[token_id // 32] &= ~np.uint32(1 << token_id % 32)

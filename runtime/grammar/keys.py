@@ -6,8 +6,12 @@ allows, so anything but strings and brackets can be skipped.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+
+import numpy as np
+
+from .token_masks import Bitmask
 
 _QUOTE, _BACKSLASH = b'"\\'
 
@@ -40,9 +44,17 @@ class Keys:
                 self._outside(byte)
 
     @property
-    def could_repeat(self) -> bool:
-        """There are keys in the innermost object, and a string that is or may become one."""
-        return bool(self.open and self.open[-1])
+    def quotes_to_repeat(self) -> int | None:
+        """How many quotes a token has at the least that ends a repeated key; None: no token can.
+
+        One ends a key that is being read, three end a value and read a key after it.
+        """
+        if not any(self.open):
+            return None
+        if self.string is None:
+            return 2
+        keys = self.open[-1] if self.is_key and self.open else None
+        return 1 if keys and any(key.startswith(self.string) for key in keys) else 3
 
     def _in_string(self, byte: int) -> None:
         assert self.string is not None
@@ -76,3 +88,28 @@ class Keys:
                 self.is_key = bool(self.open) and self.open[-1] is not None
             case _:
                 pass
+
+
+class QuotingTokens:
+    """The tokens with quotes in them, by how many: only these can end a key."""
+
+    def __init__(self, token_bytes: Sequence[bytes], allowed: Sequence[bool]) -> None:
+        width = -(-len(token_bytes) // 32) * 32
+        counts = [
+            text.count(b'"') if ok else 0 for text, ok in zip(token_bytes, allowed, strict=True)
+        ]
+        padded = np.array([*counts, *[0] * (width - len(counts))])
+        self._masks = {
+            least: np.packbits(padded >= least, bitorder="little").view("<i4")
+            for least in (1, 2, 3)
+        }
+
+    def among(self, row: Bitmask, num_quotes: int) -> Iterator[int]:
+        """Those with as many quotes (1 to 3) or more that are set in `row`."""
+        mask = self._masks[num_quotes]
+        found = (row[: len(mask)] & mask).view(np.uint32)
+        for word in np.flatnonzero(found).tolist():
+            bits = int(found[word])
+            while bits:
+                yield word * 32 + (bits & -bits).bit_length() - 1
+                bits &= bits - 1
