@@ -177,6 +177,8 @@ def _judged(call: Call, choices: list[Choice]) -> Outcome:
             raise Wrong(f"{choice.num_tokens} tokens, but the ids {choice.ids}")
         if len(choice.ids) > call.max_new:
             raise Wrong(f"{len(choice.ids)} tokens, {call.max_new} asked for")
+        if choice.finish in ("stop", "length"):
+            _check_constraint(call, choice.text)
         if choice.finish == "stop":
             _check_stopped(call, choice.text)
     if any(choice.finish == "abort" for choice in choices):
@@ -184,11 +186,15 @@ def _judged(call: Call, choices: list[Choice]) -> Outcome:
     return Outcome("done", ids=tuple(choices[0].ids))
 
 
-def _check_stopped(call: Call, text: str) -> None:
+def _check_constraint(call: Call, text: str) -> None:
+    """It is whole, whatever ended it."""
     if call.pattern is not None and not re.fullmatch(call.pattern, text):
         raise Wrong(f"{text!r} does not match {call.pattern}")
     if call.schema is not None:
         _parsed(text.encode())
+
+
+def _check_stopped(call: Call, text: str) -> None:
     for stop in call.stops:
         if stop in text:
             raise Wrong(f"the stop string {stop!r} is in {text!r}")

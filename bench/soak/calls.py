@@ -25,6 +25,8 @@ _SCHEMAS: Sequence[Json] = (
     {"type": "array", "items": {"enum": ["red", "green"]}, "minItems": 1, "maxItems": 4},
     {"type": "string", "maxLength": 12},
 )
+ENOUGH = 40
+"""Tokens for the shortest output of each constraint; with fewer it would be refused."""
 _TENANTS = ("paying", "free", "other")
 
 
@@ -125,6 +127,8 @@ class Caller:
         if rng.random() < 0.6:
             body |= {"stream": True, "incremental_streaming_output": rng.random() < 0.5}
         pattern, schema, stops = self._limit(sampling)
+        if pattern or schema:
+            max_new = sampling["max_new_tokens"] = max(max_new, ENOUGH)
         if num_prompts > 1:
             body["rid"] = [rid, *(f"{rid}.{index}" for index in range(1, num_prompts))]
         return Call(NATIVE, body, num_prompts * count, max_new, rid, pattern, schema, stops)
@@ -163,6 +167,7 @@ class Caller:
         schema = None
         if rng.random() < 0.15:
             schema = rng.choice(_SCHEMAS)
+            max_new = body["max_tokens"] = max(max_new, ENOUGH)
             named = {"name": "answer", "schema": schema}
             body["response_format"] = {"type": "json_schema", "json_schema": named}
         return Call(path, body, count, max_new, rid, schema=schema)
