@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from typing import Any
 
 import pytest
 
@@ -146,9 +147,7 @@ def test_what_has_no_schema_has_no_verdict(harness: Harness, constraint: Regex |
 @pytest.mark.parametrize(
     "stop", [{"stop": (",",)}, {"stop_token_ids": (ord("]"),)}], ids=["string", "token"]
 )
-def test_a_stop_of_the_caller_s_cuts_the_text_off(
-    harness: Harness, stop: dict[str, tuple[object, ...]]
-) -> None:
+def test_a_stop_of_the_caller_s_cuts_the_text_off(harness: Harness, stop: dict[str, Any]) -> None:
     outcome = harness.submit([1], constraint=BOOLS, max_new_tokens=30, **stop)
     harness.run()
     assert outcome.finish.kind == "stop"
