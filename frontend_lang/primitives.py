@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast, get_args
 
-from espalier.runtime.messages import Ebnf, LogprobOptions, Regex
+from espalier.runtime.messages import Ebnf, JsonSchema, LogprobOptions, Regex, Unenforced
 from espalier.runtime.programs.ir import ChoicesMethod
 from espalier.runtime.sampling.params import MAX_CHOICES
 
@@ -47,15 +47,19 @@ def gen(
     regex: str | None = None,
     ebnf: str | None = None,
     json_schema: Any = None,
+    open_objects: bool | None = None,
+    unenforced: Unenforced | None = None,
 ) -> Expr:
     """Let the model continue; the text becomes variable `name` and part of the state.
 
     Sampling arguments that are not given come from `run`, then from the defaults
     (`max_tokens=128, temperature=0`). At most one of `dtype`, `choices`, `regex`, `ebnf`
     and `json_schema` says what the output must be; with a type (`dtype`, or a type as
-    `json_schema`) the variable is of that type. With `n` > 1 the variable is a list and the
-    state is not extended. `choices` makes this a `select`. Log-probabilities are in the
-    variable's meta info.
+    `json_schema`) the variable is of that type. `open_objects` lets objects have keys that the
+    schema neither names nor forbids; `unenforced="validate"` generates where not all of it can
+    be enforced, and has the text validated: the verdict is in the meta info. With `n` > 1 the
+    variable is a list and the state is not extended. `choices` makes this a `select`.
+    Log-probabilities are in the variable's meta info.
     """
     sampling = SamplingArgs(
         max_tokens=max_tokens,
@@ -76,6 +80,7 @@ def gen(
     if choices is not None:
         others = {**sampling.given, "n": n, "dtype": dtype, "regex": regex, "ebnf": ebnf}
         others |= {"json_schema": json_schema, "return_logprob": return_logprob or None}
+        others |= {"open_objects": open_objects, "unenforced": unenforced}
         others.pop("temperature", None)
         _refuse_with_choices(others)
         return select(
@@ -87,6 +92,7 @@ def gen(
     if choices_method is not None:
         raise ValueError("choices_method has no effect without choices")
     reading = _reading(dtype=dtype, regex=regex, ebnf=ebnf, json_schema=json_schema)
+    reading = _loosened(reading, open_objects=open_objects, unenforced=unenforced)
     return Generation(
         name=_checked_name(name),
         sampling=sampling,
@@ -145,6 +151,20 @@ def _reading(*, dtype: object, regex: str | None, ebnf: str | None, json_schema:
     if json_schema is not None:
         return json_reading(json_schema)
     return Reading(None, None)
+
+
+def _loosened(reading: Reading, *, open_objects: object, unenforced: Unenforced | None) -> Reading:
+    """With what is said of a schema beside it."""
+    if open_objects is None and unenforced is None:
+        return reading
+    if not isinstance(reading.constraint, JsonSchema):
+        raise ValueError("open_objects and unenforced have no effect without json_schema")
+    if not (open_objects is None or isinstance(open_objects, bool)):
+        raise TypeError(f"open_objects must be a bool, not {open_objects!r}")
+    if unenforced not in (None, *get_args(Unenforced)):
+        raise ValueError(f"unenforced must be 'refuse' or 'validate', not {unenforced!r}")
+    schema = JsonSchema(reading.constraint.schema, bool(open_objects), unenforced or "refuse")
+    return reading._replace(constraint=schema)
 
 
 def _logprobs(return_logprob: object, top_logprobs_num: int) -> LogprobOptions | None:

@@ -6,14 +6,15 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from .messages import FinishReason, TokenLogprob, Usage
+from .messages import FinishReason, GrammarReport, TokenLogprob, Usage
 from .programs.backend import GenerateChunk
 
 
 class Completion(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that one choice gave. `ids` has all output tokens, a matched stop included.
 
-    `num_kept_tokens` of them lie wholly inside the text. Where the end did not come from the
+    `num_kept_tokens` of them lie wholly inside the text. `grammar` is there if there was a
+    constraint. Where the end did not come from the
     scheduler, as a process died or the runtime shut down, `usage` says nothing of the cache.
     """
 
@@ -24,6 +25,7 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     logprobs: tuple[TokenLogprob, ...] | None = None
     prompt_logprobs: tuple[TokenLogprob, ...] | None = None
     num_kept_tokens: int = 0
+    grammar: GrammarReport | None = None
 
 
 def collect(chunks: Iterable[GenerateChunk]) -> list[Completion]:
@@ -61,4 +63,5 @@ def complete(whole: GenerateChunk) -> Completion:
         logprobs=whole.logprobs,
         prompt_logprobs=whole.prompt_logprobs,
         num_kept_tokens=whole.num_kept_tokens,
+        grammar=whole.grammar,
     )

@@ -18,10 +18,20 @@ from .sampling.params import SamplingParams
 TokenIds = npt.NDArray[np.int32]
 
 
+Unenforced = Literal["refuse", "validate"]
+
+
 class JsonSchema(msgspec.Struct, frozen=True, tag="json_schema"):
-    """Output is a JSON document, in compact layout, of this schema (JSON text)."""
+    """Output is a JSON document, in compact layout, of this schema (JSON text).
+
+    open_objects: keys that the schema does not name may stand where it does not forbid them.
+    unenforced: where the grammar can't say all that the schema says, the request is refused,
+    or what can't be said is left out, and the finished text validated.
+    """
 
     schema: str
+    open_objects: bool = False
+    unenforced: Unenforced = "refuse"
 
 
 class Regex(msgspec.Struct, frozen=True, tag="regex"):
@@ -96,6 +106,23 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     num_retractions: int = 0
 
 
+EngineName = Literal["xgrammar", "llguidance"]
+
+
+class GrammarReport(msgspec.Struct, frozen=True, kw_only=True):
+    """How a constraint was enforced, and whether what came out is what the schema asks for.
+
+    notes: in what the grammar is narrower than the constraint, and what of it is not enforced.
+    valid: None where that was not checked: there is no schema, or the text was cut off; or where
+    it can't be decided. trouble: why it is not True, if it could have been.
+    """
+
+    engine: EngineName
+    notes: tuple[str, ...] = ()
+    valid: bool | None = None
+    trouble: str = ""
+
+
 class RequestTimes(msgspec.Struct, kw_only=True, array_like=True):
     """When things happened to a request in its scheduler; 0.0: not yet, or never.
 
@@ -166,7 +193,7 @@ class TokenOutput(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     `num_text_bytes` is the length of the output text in bytes after a stop string was cut
     off, `num_kept_tokens` the number of output tokens that lie wholly before that cut.
     `prompt_logprobs` comes whole with the first output after the prompt is computed.
-    `times` are there if the request is `timed`.
+    `times` are there if the request is `timed`, `grammar` if it was generated under one.
     """
 
     rid: str
@@ -179,3 +206,4 @@ class TokenOutput(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     num_text_bytes: int = 0
     num_kept_tokens: int = 0
     times: RequestTimes | None = None
+    grammar: GrammarReport | None = None

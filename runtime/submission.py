@@ -172,6 +172,7 @@ def text_chunk(detokenizer: IncrementalDetokenizer, output: TokenOutput) -> Gene
         usage=output.usage,
         num_kept_tokens=output.num_kept_tokens,
         times=output.times,
+        grammar=output.grammar,
     )
 
 

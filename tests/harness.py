@@ -226,8 +226,10 @@ class Harness:
 
     @property
     def _is_compiling(self) -> bool:
-        """Whether news of a grammar is to come."""
-        return bool(self.scheduler._roster.compiling)  # pyright: ignore[reportPrivateUsage]
+        """Whether news of a grammar, or of a text under one, is to come."""
+        scheduler = self.scheduler
+        num_held = scheduler._verdicts.num_held  # pyright: ignore[reportPrivateUsage]
+        return bool(num_held or scheduler._roster.compiling)  # pyright: ignore[reportPrivateUsage]
 
     def assert_drained(self) -> None:
         """Nothing is held any more but by leases, and they alone hold what isn't evictable."""

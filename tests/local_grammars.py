@@ -6,8 +6,9 @@ from concurrent.futures import Future
 
 from espalier.runtime.errors import InvalidRequest
 from espalier.runtime.grammar.compile_job import compile_constraint
-from espalier.runtime.grammar.engine import CompiledGrammar
+from espalier.runtime.grammar.guide import CompiledGrammar
 from espalier.runtime.grammar.service import GrammarService
+from espalier.runtime.grammar.validation import Verdict, validate_json
 from espalier.runtime.messages import Constraint
 from tests.fakes import BYTE_VOCAB, EOS, byte_tokens
 
@@ -21,6 +22,11 @@ class LocalGrammars(GrammarService):
             future.set_result(self._engines.load(compile_constraint(constraint, self._engines)))
         except InvalidRequest as error:
             future.set_exception(error)
+        return future
+
+    def check(self, schema: str, text: str) -> Future[Verdict]:
+        future: Future[Verdict] = Future()
+        future.set_result(validate_json(schema, text))
         return future
 
 

@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from espalier.runtime.errors import InvalidRequest
-from espalier.runtime.messages import FinishReason, TokenLogprob, Usage
+from espalier.runtime.messages import FinishReason, GrammarReport, TokenLogprob, Usage
 from espalier.runtime.programs.backend import (
     GenerateCall,
     GenerateChunk,
@@ -111,6 +111,7 @@ class Answer:
     gates: dict[int, Gate] = field(default_factory=dict[int, Gate])
     ids: tuple[int, ...] | None = None
     num_kept: int = 0
+    grammar: GrammarReport | None = None
 
 
 def answer(*parts: str, **options: object) -> Answer:
@@ -185,6 +186,7 @@ class ScriptedBackend:
                 cached_tokens=len(call.input_ids) // 2,
             ),
             num_kept_tokens=num_ids if given.ids is None else given.num_kept,
+            grammar=given.grammar,
         )
 
     async def score(

@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 from rich.console import Console
@@ -20,6 +21,7 @@ from espalier.frontend_lang import (
     system,
     user,
 )
+from espalier.runtime.messages import Unenforced
 from espalier.runtime.programs.executor import ProgramHost
 from espalier.runtime.programs.values import GenInfo, SelectInfo
 
@@ -39,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--system", metavar="TEXT", help="a system message before it")
     parser.add_argument("--no-stream", action="store_true", help="print the text when it is whole")
     parser.add_argument(
-        "--json", action="store_true", help="print an object: text, finish_reason, usage"
+        "--json", action="store_true", help="print an object: text, finish_reason, usage, grammar"
     )
     group = parser.add_argument_group("output", "What the output must be; at most one of these.")
     shapes = group.add_mutually_exclusive_group()
@@ -51,6 +53,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         metavar="TEXT",
         help="one of these, whichever is the likeliest; may be repeated",
+    )
+    group = parser.add_argument_group("with --json-schema")
+    group.add_argument(
+        "--open-objects",
+        action="store_true",
+        default=None,
+        help="objects may have keys that it neither names nor forbids",
+    )
+    group.add_argument(
+        "--unenforced",
+        choices=get_args(Unenforced),
+        help="what can't be enforced of it is refused (the default), or only validated",
     )
     add_sampling_flags(parser, max_tokens=128, temperature=0.0)
     add_model_flags(parser)
@@ -105,9 +119,14 @@ def request_of(arguments: argparse.Namespace) -> Expr:
         raise UsageError(f"--{flag}: not with --choice, whose texts are scored, not generated")
     if schema is not None and not schema.lstrip().startswith("{"):
         schema = _read("--json-schema", schema)
+    for name in ("open_objects", "unenforced"):
+        if schema is None and getattr(arguments, name) is not None:
+            raise UsageError(f"--{name.replace('_', '-')}: only with --json-schema")
     text = asked(
         "text",
         json_schema=schema,
+        open_objects=arguments.open_objects,
+        unenforced=arguments.unenforced,
         regex=arguments.regex,
         ebnf=None if ebnf is None else _read("--ebnf", ebnf),
         choices=arguments.choice,
@@ -146,9 +165,11 @@ def _report(done: ProgramRun, choices: list[str] | None) -> str:
     match done.get_meta_info("text"):
         case SelectInfo(scores=scores):
             report["scores"] = dict(zip(choices or (), scores, strict=True))
-        case GenInfo(finish=finish, usage=usage):
-            report["finish_reason"] = finish.kind
-            report["usage"] = msgspec.to_builtins(usage)
+        case GenInfo() as info:
+            report["finish_reason"] = info.finish.kind
+            report["usage"] = msgspec.to_builtins(info.usage)
+            if info.grammar is not None:
+                report["grammar"] = msgspec.to_builtins(info.grammar)
         case other:
             raise AssertionError(other)
     return json.dumps(report, ensure_ascii=False)

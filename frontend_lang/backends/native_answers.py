@@ -16,7 +16,7 @@ from espalier.runtime.errors import (
     RequestFailed,
     Unavailable,
 )
-from espalier.runtime.messages import FinishReason, TokenLogprob, Usage
+from espalier.runtime.messages import FinishReason, GrammarReport, TokenLogprob, Usage
 from espalier.runtime.programs.backend import GenerateCall, GenerateChunk, RoleMarkers
 
 T = TypeVar("T")
@@ -54,6 +54,7 @@ class _MetaInfo(msgspec.Struct):
     cached_tokens: int = 0
     num_retractions: int = 0
     kept_tokens: int = 0
+    grammar: GrammarReport | None = None
     output_token_logprobs: list[_Entry] | None = None
     output_top_logprobs: list[list[_Entry] | None] | None = None
     input_token_logprobs: list[_Entry] | None = None
@@ -110,6 +111,7 @@ class ChunkReader:
             finish=finish,
             usage=None if finish is None else _usage(meta),
             num_kept_tokens=0 if finish is None else meta.kept_tokens,
+            grammar=meta.grammar,
         )
 
     def check_ended(self) -> None:

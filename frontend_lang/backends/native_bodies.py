@@ -67,14 +67,23 @@ def _constraint(constraint: Constraint | None) -> dict[str, object]:
     match constraint:
         case None:
             return {}
-        case JsonSchema(schema):
-            return {"json_schema": schema}
+        case JsonSchema():
+            return _schema(constraint)
         case Regex(pattern):
             return {"regex": pattern}
         case Ebnf(grammar):
             return {"ebnf": grammar}
         case Choice(choices):
             return {"choices": choices}
+
+
+def _schema(constraint: JsonSchema) -> dict[str, object]:
+    asked: dict[str, object] = {"json_schema": constraint.schema}
+    if constraint.open_objects:
+        asked["open_objects"] = True
+    if constraint.unenforced != "refuse":
+        asked["unenforced"] = constraint.unenforced
+    return asked
 
 
 def _logprobs(options: LogprobOptions | None) -> dict[str, object]:

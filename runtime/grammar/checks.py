@@ -6,8 +6,10 @@ says, and whether that can be enforced, is found where it is compiled.
 
 from __future__ import annotations
 
+from typing import get_args
+
 from ..errors import InvalidRequest
-from ..messages import Choice, Constraint, Ebnf, JsonSchema, Regex
+from ..messages import Choice, Constraint, Ebnf, JsonSchema, Regex, Unenforced
 from .schema.trouble import Malformed
 from .schema.values import read_json
 
@@ -29,7 +31,12 @@ def param_of(constraint: Constraint) -> str:
 def check_constraint(constraint: Constraint) -> None:
     """Raise `InvalidRequest`, naming the field and the trouble, if it can't be accepted."""
     match constraint:
-        case JsonSchema(schema):
+        case JsonSchema(schema, unenforced=unenforced):
+            if unenforced not in get_args(Unenforced):
+                raise InvalidRequest(
+                    f"unenforced must be 'refuse' or 'validate', not {unenforced!r:.80}",
+                    param="unenforced",
+                )
             _check_text(schema, MAX_SCHEMA_BYTES, "json_schema")
             _check_schema(schema)
         case Regex(pattern):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from ..errors import InvalidRequest
 from ..ipc.compiling import Artefact
-from ..messages import Constraint, Ebnf, JsonSchema
+from ..messages import Constraint, Ebnf, EngineName, JsonSchema
 from .checks import check_constraint, param_of
 from .closing import Closer
 from .derive import Derived, derived
 from .engines import Engines
-from .routing import Engine, notations
+from .routing import notations
 from .wire import encode_grammar
 
 MAX_PAYLOAD_BYTES = 32 << 20
@@ -42,13 +42,16 @@ def compile_constraint(constraint: Constraint, engines: Engines) -> Artefact:
         is_json=is_json,
         has_free_keys=found.has_free_keys,
         notes=found.notes,
+        is_whole=found.is_whole,
         min_tokens=closer.min_tokens,
         growth=closer.growth,
         closing=encode_grammar(found.grammar),
     )
 
 
-def _built(found: Derived, engines: Engines, *, is_json: bool, param: str) -> tuple[Engine, bytes]:
+def _built(
+    found: Derived, engines: Engines, *, is_json: bool, param: str
+) -> tuple[EngineName, bytes]:
     """By the first engine that takes it; the words of the last one that does not."""
     error = InvalidRequest(f"{param}: no engine can read it", param=param)
     for engine, text in notations(found.grammar):

@@ -55,13 +55,17 @@ class Engines:
         engine = self._load_engine(artefact)
         closing = artefact.closing
         return CompiledGrammar(
+            artefact.engine,
             engine,
             self._vocabulary.token_bytes,
-            Closer(decode_grammar(closing), self.closing, artefact.growth) if closing else None,
-            self.closing.quoting if artefact.has_free_keys else None,
-            artefact.notes,
-            artefact.min_tokens,
-            engine.num_bytes + _CLOSING_BYTES * len(closing),
+            closer=Closer(decode_grammar(closing), self.closing, artefact.growth)
+            if closing
+            else None,
+            quoting=self.closing.quoting if artefact.has_free_keys else None,
+            notes=artefact.notes,
+            is_whole=artefact.is_whole,
+            min_tokens=artefact.min_tokens,
+            num_bytes=engine.num_bytes + _CLOSING_BYTES * len(closing),
         )
 
     def _load_engine(self, artefact: Artefact) -> EngineGrammar:

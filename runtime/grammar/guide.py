@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..messages import EngineName
 from .closing import Closer, Closing
 from .engine import EngineGrammar, Matcher
 from .keys import Keys, QuotingTokens
@@ -20,15 +21,17 @@ from .token_masks import Bitmask
 class CompiledGrammar:
     """One compiled constraint, shared by all requests that use it.
 
-    notes, min_tokens: as in `Artefact`. quoting: None where keys can't repeat. num_bytes: what
-    it takes of this process's memory, about.
+    engine_name, notes, is_whole, min_tokens: as in `Artefact`. quoting: None where keys can't
+    repeat. num_bytes: what it takes of this process's memory, about.
     """
 
+    engine_name: EngineName
     engine: EngineGrammar
     token_bytes: Sequence[bytes]
     closer: Closer | None = None
     quoting: QuotingTokens | None = None
     notes: tuple[str, ...] = ()
+    is_whole: bool = True
     min_tokens: int = 0
     num_bytes: int = 0
 

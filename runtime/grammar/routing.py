@@ -8,8 +8,8 @@ llguidance, which prepares nothing. llguidance in turn can't read automata in a 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
 
+from ..messages import EngineName
 from .cfg import Choice, Expr, Grammar, Repeat, Sequence, Text, lexemes
 from .ebnf import ebnf_of
 from .lark import lark_of
@@ -17,17 +17,15 @@ from .regular import NotPrintable, Regex, TooLarge, literal, width
 from .regular import parts as links
 from .schema.grammar import FREE_STRING
 
-Engine = Literal["xgrammar", "llguidance"]
-
 _QUOTE = literal('"')
 _MAX_LENGTH = 64
 _MAX_TEXT = 4_000
 """Characters of literal text in a grammar that xgrammar compiles in some tens of ms."""
 
 
-def notations(grammar: Grammar) -> Iterator[tuple[Engine, str]]:
+def notations(grammar: Grammar) -> Iterator[tuple[EngineName, str]]:
     """Engines to try, the better one first, each with the grammar as it reads it."""
-    order: list[Engine] = ["xgrammar", "llguidance"]
+    order: list[EngineName] = ["xgrammar", "llguidance"]
     if not _is_for_xgrammar(grammar):
         order.reverse()
     for engine in order:

@@ -12,9 +12,9 @@ from collections.abc import Collection, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from ..errors import EngineClosed, InvalidRequest, Overloaded
+from ..errors import EngineClosed, InvalidRequest, Overloaded, RequestFailed
 from ..histogram import HistogramData
-from ..ipc.compiling import Artefact, Broken, Compile, OutOfMemory, Refused
+from ..ipc.compiling import Artefact, Broken, Check, Checked, Compile, OutOfMemory, Refused
 from ..messages import Constraint
 from .checks import param_of
 from .compile_cache import CompileCache
@@ -23,6 +23,7 @@ from .guide import CompiledGrammar
 from .nursery import WorkerCrashed
 from .pool import PoolLimits, WorkerPool
 from .stats import GrammarStats
+from .validation import Verdict
 from .vocabulary import Vocabulary
 
 # Of the deadline: who has not got a compiler by then would hardly have a grammar in time.
@@ -31,10 +32,12 @@ _PATIENCE = 0.8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompileLimits:
-    """cache_bytes: of compiled grammars. deadline_s: the longest that a caller waits."""
+    """cache_bytes: of compiled grammars. deadline_s: the longest that a caller waits for one;
+    check_s: for a verdict."""
 
     cache_bytes: int = 64 << 20
     deadline_s: float = 5.0
+    check_s: float = 1.0
     pool: PoolLimits = PoolLimits()
 
 
@@ -93,6 +96,20 @@ class GrammarService:
                 return asyncio.run_coroutine_threadsafe(self._get(constraint), loop)
         future: Future[CompiledGrammar] = Future()
         future.set_result(found)
+        return future
+
+    def check(self, schema: str, text: str) -> Future[Verdict]:
+        """Whether `text` is of this schema, by the exact validator, in a compiler's process.
+
+        Never an error: where the verdict does not come in time, or at all, `valid` is None.
+        """
+        with self._lock:
+            if not self._is_closed:
+                return asyncio.run_coroutine_threadsafe(
+                    self._check(schema, text), self._open_loop()
+                )
+        future: Future[Verdict] = Future()
+        future.set_result(Verdict(None, "it was not checked: the compilers are closed"))
         return future
 
     @property
@@ -193,3 +210,24 @@ class GrammarService:
             case Broken(message):
                 self._num_crashed += 1
                 raise InvalidRequest(f"{param}: the compiler failed: {message}", param=param)
+            case Checked():
+                raise AssertionError(answer)
+
+    async def _check(self, schema: str, text: str) -> Verdict:
+        limit_s = self._limits.check_s
+        try:
+            async with asyncio.timeout(limit_s):
+                answer = await self._pool.run(Check(schema, text), patience_s=limit_s)
+        except TimeoutError:
+            return Verdict(None, f"checking it takes longer than {limit_s:g} s")
+        except (WorkerCrashed, RequestFailed, EngineClosed) as error:
+            return Verdict(None, f"it was not checked: {error}")
+        match answer:
+            case Checked(valid, trouble):
+                return Verdict(valid, trouble)
+            case OutOfMemory():
+                return Verdict(None, "checking it takes too much memory")
+            case Broken(message) | Refused(message):
+                return Verdict(None, f"it was not checked: {message}")
+            case Artefact():
+                raise AssertionError(answer)

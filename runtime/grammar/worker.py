@@ -14,10 +14,23 @@ from contextlib import suppress
 from pathlib import Path
 
 from ..errors import InvalidRequest
-from ..ipc.compiling import ANSWERS, JOBS, Answer, Begun, Broken, Compile, Job, OutOfMemory, Refused
+from ..ipc.compiling import (
+    ANSWERS,
+    JOBS,
+    Answer,
+    Begun,
+    Broken,
+    Check,
+    Checked,
+    Compile,
+    Job,
+    OutOfMemory,
+    Refused,
+)
 from ..ipc.frames import receive_frame, send_frame
 from .compile_job import compile_constraint
 from .engines import Engines
+from .validation import validate_json
 
 _BEGUN = ANSWERS.encode(Begun())
 
@@ -49,6 +62,9 @@ def _work(job: Job, engines: Engines) -> Answer:
     match job:
         case Compile(constraint):
             return compile_constraint(constraint, engines)
+        case Check(schema, text):
+            verdict = validate_json(schema, text)
+            return Checked(verdict.valid, verdict.trouble)
 
 
 def _die_easily() -> None:

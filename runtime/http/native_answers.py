@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from ..completion import Completion, complete
-from ..messages import FinishReason, TokenLogprob
+from ..messages import FinishReason, GrammarReport, TokenLogprob
 from ..programs.backend import GenerateChunk
 from ..tokenizer.tokenizer import Tokenizer
 from .native_calls import Ask
@@ -58,6 +60,7 @@ class Answers:
             "num_retractions": usage.num_retractions,
             "kept_tokens": end.num_kept_tokens,
             "e2e_latency": elapsed_s,
+            **_grammar(end.grammar),
             **shown.logprobs,
         }
         stop = matched_text(end.finish, self._tokenizer) if self._ask.no_stop_trim else ""
@@ -126,6 +129,10 @@ class StreamedChoice:
         if not (chunk.text or chunk.ids or chunk.prompt_logprobs):
             return None
         return self._answers.part(shown, self._num_tokens)
+
+
+def _grammar(report: GrammarReport | None) -> Json:
+    return {} if report is None else {"grammar": msgspec.to_builtins(report)}
 
 
 def _finish(finish: FinishReason, num_tokens: int) -> Json:

@@ -10,13 +10,14 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from ..errors import InvalidRequest
-from ..messages import Choice, Constraint, Ebnf, JsonSchema, Regex
+from ..messages import Choice, Constraint, Ebnf, JsonSchema, Regex, Unenforced
 from ..sampling.params import SamplingParams
 from .unserved import refuse_unserved
 
 
 class SamplingFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`sampling_params`. `choices` is ours: the output is one of these strings."""
+    """`sampling_params`. `choices` is ours: the output is one of these strings; so are
+    `open_objects` and `unenforced`, which are about `json_schema`."""
 
     max_new_tokens: int | None = None
     min_new_tokens: int | None = None
@@ -34,6 +35,8 @@ class SamplingFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     ignore_eos: bool | None = None
     n: int | None = None
     json_schema: msgspec.Raw = msgspec.Raw(b"null")
+    open_objects: bool | None = None
+    unenforced: Unenforced | None = None
     regex: str | None = None
     ebnf: str | None = None
     choices: list[str] | None = None
@@ -198,7 +201,11 @@ def constraint_of(fields: SamplingFields, where: str) -> Constraint | None:
     asked: dict[str, Constraint] = {}
     schema = _schema_text(fields.json_schema, f"{where}.json_schema")
     if schema is not None:
-        asked["json_schema"] = JsonSchema(schema)
+        asked["json_schema"] = JsonSchema(
+            schema, bool(fields.open_objects), fields.unenforced or "refuse"
+        )
+    else:
+        _refuse_without_schema(fields, where)
     if fields.regex is not None:
         asked["regex"] = Regex(fields.regex)
     if fields.ebnf is not None:
@@ -209,6 +216,12 @@ def constraint_of(fields: SamplingFields, where: str) -> Constraint | None:
         first, second, *_ = asked
         raise InvalidRequest(f"{first} and {second} exclude each other", param=f"{where}.{second}")
     return next(iter(asked.values()), None)
+
+
+def _refuse_without_schema(fields: SamplingFields, where: str) -> None:
+    for name in ("open_objects", "unenforced"):
+        if getattr(fields, name) is not None:
+            raise InvalidRequest(f"{name} needs json_schema", param=f"{where}.{name}")
 
 
 def _schema_text(raw: msgspec.Raw, param: str) -> str | None:

@@ -10,7 +10,7 @@ from prometheus_client.registry import Collector
 
 from ..grammar.stats import StopReason
 from ..scheduler.phases import LOOP_PHASES
-from ..scheduler.stats import MissedGoal, SchedulerStats
+from ..scheduler.stats import Judgement, MissedGoal, SchedulerStats
 from .families import counter, counters, gauge, histogram, histograms
 
 
@@ -36,6 +36,15 @@ class SchedulerMetrics(Collector):
             "Compilations that were killed, or whose compiler died, by why.",
             "cause",
             {why: self._stats.grammars.num_stopped.get(why, 0) for why in get_args(StopReason)},
+        )
+        yield counters(
+            "structured_outputs",
+            "Whole outputs under a JSON schema, by what the exact validator said of them.",
+            "verdict",
+            {
+                verdict: self._stats.num_structured.get(verdict, 0)
+                for verdict in get_args(Judgement)
+            },
         )
         yield from self._histograms()
 
@@ -73,11 +82,11 @@ def _gauges(stats: SchedulerStats) -> dict[str, tuple[str, float]]:
         "num_queue_reqs": ("Requests that wait.", stats.num_waiting - stats.num_compiling),
         "num_grammar_queue_reqs": ("Requests whose grammar compiles.", stats.num_compiling),
         "grammar_compilations_running": (
-            "Grammars that are being compiled.",
+            "Grammars that are being compiled, and outputs that are being checked.",
             stats.grammars.num_running,
         ),
         "grammar_compilations_queued": (
-            "Grammars that wait for a compiler.",
+            "Grammars, and outputs to be checked, that wait for a compiler.",
             stats.grammars.num_queued,
         ),
         "grammar_cache_bytes": ("Memory of cached grammars.", stats.grammars.cache_bytes),
@@ -112,6 +121,10 @@ def _totals(stats: SchedulerStats) -> dict[str, tuple[str, float]]:
         "num_rebuilds": (
             "Times that the KV pool was emptied because its books were wrong.",
             stats.num_rebuilds,
+        ),
+        "structured_violation": (
+            "Outputs that break a JSON schema which their grammar enforces: bugs, all of them.",
+            stats.num_violations,
         ),
         "evicted_tokens": (
             "Cached tokens that made room, or were flushed.",

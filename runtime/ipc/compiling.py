@@ -8,12 +8,10 @@ The zygote has the grammar engines in memory and never computes; workers are for
 
 from __future__ import annotations
 
-from typing import Literal
-
 import msgspec
 
 from ..grammar.vocabulary import Vocabulary
-from ..messages import Constraint
+from ..messages import Constraint, EngineName
 from .wire import Wire
 
 
@@ -70,7 +68,14 @@ class Compile(msgspec.Struct, frozen=True, tag=True):
     constraint: Constraint
 
 
-Job = Compile
+class Check(msgspec.Struct, frozen=True, tag=True):
+    """Whether `text` is of this schema; answered by `Checked`."""
+
+    schema: str
+    text: str
+
+
+Job = Compile | Check
 
 
 class Begun(msgspec.Struct, frozen=True, tag=True):
@@ -83,19 +88,28 @@ class Artefact(msgspec.Struct, frozen=True, tag=True):
     payload: for xgrammar the serialised grammar, for llguidance a Lark grammar that is known
     to build. is_json: control characters can't occur in the output. has_free_keys: its objects
     have keys that the schema does not name. notes: how the grammar is narrower than what was
-    asked for. min_tokens: a budget that is enough, the stop token included; 0 if none is known.
-    closing: the grammar that the output is closed by (`grammar.wire`), empty if there is none;
-    growth: how much one token may lengthen its shortest ending, in tokens.
+    asked for, and what of it is not enforced, if it is not `is_whole`. min_tokens: a budget that
+    is enough, the stop token included; 0 if none is known. closing: the grammar that the output
+    is closed by (`grammar.wire`), empty if there is none; growth: how much one token may lengthen
+    its shortest ending, in tokens.
     """
 
-    engine: Literal["xgrammar", "llguidance"]
+    engine: EngineName
     payload: bytes
     is_json: bool
     has_free_keys: bool = False
     notes: tuple[str, ...] = ()
+    is_whole: bool = True
     min_tokens: int = 0
     growth: float = 0.0
     closing: bytes = b""
+
+
+class Checked(msgspec.Struct, frozen=True, tag=True):
+    """A `validation.Verdict`."""
+
+    valid: bool | None
+    trouble: str
 
 
 class Refused(msgspec.Struct, frozen=True, tag=True):
@@ -115,7 +129,7 @@ class Broken(msgspec.Struct, frozen=True, tag=True):
     message: str
 
 
-Answer = Artefact | Refused | OutOfMemory | Broken
+Answer = Artefact | Checked | Refused | OutOfMemory | Broken
 
 SETTINGS: Wire[ZygoteSettings] = Wire(ZygoteSettings)
 ORDERS: Wire[Order] = Wire(Order)

@@ -14,6 +14,7 @@ import msgspec
 from ..messages import (
     Constraint,
     FinishReason,
+    GrammarReport,
     LogprobOptions,
     RequestTimes,
     SchedulingHints,
@@ -57,7 +58,7 @@ class GenerateChunk(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
     `text` is a delta: the concatenation over a choice's chunks is its output text, with a
     matched stop string already cut off. `num_kept_tokens` (last chunk) is the number of the
-    choice's ids that lie wholly inside that text.
+    choice's ids that lie wholly inside that text, `grammar` (last chunk) tells of its constraint.
     """
 
     choice: int = 0
@@ -69,6 +70,7 @@ class GenerateChunk(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     usage: Usage | None = None
     num_kept_tokens: int = 0
     times: RequestTimes | None = None
+    grammar: GrammarReport | None = None
 
 
 class Backend(Protocol):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ..errors import RequestFailed
-from ..messages import FinishReason, TokenLogprob, Usage
+from ..messages import FinishReason, GrammarReport, TokenLogprob, Usage
 from . import choices
 from .backend import Backend, GenerateCall, GenerateChunk, TextPiece
 from .ir import Gen, Select
@@ -27,6 +27,7 @@ class _Choice:
     finish: FinishReason | None = None
     usage: Usage | None = None
     num_kept_tokens: int = 0
+    grammar: GrammarReport | None = None
 
     def add(self, chunk: GenerateChunk) -> None:
         self.texts.append(chunk.text)
@@ -35,7 +36,7 @@ class _Choice:
         self.prompt_logprobs = self.prompt_logprobs or chunk.prompt_logprobs
         if chunk.finish is not None:
             self.finish, self.usage = chunk.finish, chunk.usage
-            self.num_kept_tokens = chunk.num_kept_tokens
+            self.num_kept_tokens, self.grammar = chunk.num_kept_tokens, chunk.grammar
 
     def output(self, with_logprobs: bool) -> Output:
         if self.finish is None or self.usage is None:
@@ -45,6 +46,7 @@ class _Choice:
             usage=self.usage,
             logprobs=tuple(self.logprobs) if with_logprobs else None,
             prompt_logprobs=self.prompt_logprobs,
+            grammar=self.grammar,
         )
         return Output("".join(self.texts), info)
 

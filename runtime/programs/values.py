@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from ..messages import FinishReason, TokenLogprob, Usage
+from ..messages import FinishReason, GrammarReport, TokenLogprob, Usage
 from .errors import OutputError
 from .waiting import Log
 
@@ -19,12 +19,14 @@ Parse = Callable[[str], object]
 
 
 class GenInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """How one output of a `gen` came about; log-probabilities where they were asked for."""
+    """How one output of a `gen` came about; log-probabilities where they were asked for, `grammar`
+    where there was a constraint."""
 
     finish: FinishReason
     usage: Usage
     logprobs: tuple[TokenLogprob, ...] | None = None
     prompt_logprobs: tuple[TokenLogprob, ...] | None = None
+    grammar: GrammarReport | None = None
 
 
 class SelectInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ from concurrent.futures import Future
 import msgspec
 
 from ..grammar.guide import CompiledGrammar
+from ..grammar.validation import Verdict
 from ..messages import AbortRequest, SubmitRequests
 from .stats import SchedulerStats
 
@@ -45,6 +46,13 @@ class GrammarReady(msgspec.Struct, frozen=True):
     grammar: Future[CompiledGrammar]
 
 
+class VerdictReady(msgspec.Struct, frozen=True):
+    """The text of a request that has ended was checked."""
+
+    serial: int
+    verdict: Future[Verdict]
+
+
 Message = (
     SubmitRequests
     | AbortRequest
@@ -53,5 +61,6 @@ Message = (
     | ReportStats
     | SendSnapshot
     | GrammarReady
+    | VerdictReady
     | Shutdown
 )

@@ -91,7 +91,7 @@ class Intake:
             reason = FinishReason(kind="error", message=message, bad_request=True)
             self._roster.end_early(request, reason)
             return
-        request.guide = compiled.guide()
+        request.grammar, request.guide = compiled, compiled.guide()
         self._roster.waiting.add(request)
 
     def _accept(self, message: TokenizedRequest) -> Request:

@@ -50,6 +50,7 @@ class Request:
     slots: IntArray  # slot of each position; valid in [0, kv_len)
     phase: Phase = Phase.ARRIVED
     compilation: Future[CompiledGrammar] | None = None
+    grammar: CompiledGrammar | None = None
     guide: Guide | None = None
 
     # Held while RUNNING, RETRACTING, and ENDED until the last step has settled.

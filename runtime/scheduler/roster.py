@@ -9,6 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 
 from ..grammar.guide import CompiledGrammar
+from ..grammar.validation import Verdict
 from ..messages import FinishReason, TokenOutput, Usage
 from .ends import End
 from .holdings import Holdings
@@ -16,6 +17,7 @@ from .measures import Measures
 from .request import Phase, Request
 from .settling import NO_NEWS, Settlement
 from .stats import Totals
+from .verdicts import Verdicts
 from .waiting import WaitingQueue
 
 
@@ -23,10 +25,12 @@ class Roster:
     """The open requests, by where they are, and what is to be sent of them.
 
     A request is in `open` from `admit` to its end, and in one of `waiting`, `compiling` and
-    `running` unless it has just arrived.
+    `running` unless it has just arrived. Its last message may be held by `verdicts` then.
     """
 
-    def __init__(self, waiting: WaitingQueue, holdings: Holdings, measures: Measures) -> None:
+    def __init__(
+        self, waiting: WaitingQueue, holdings: Holdings, measures: Measures, verdicts: Verdicts
+    ) -> None:
         self.open: dict[int, Request] = {}  # by serial
         self.waiting = waiting
         self.compiling: dict[int, Request] = {}  # by serial
@@ -34,6 +38,7 @@ class Roster:
         self.totals = Totals()
         self._holdings = holdings
         self._measures = measures
+        self._verdicts = verdicts
         self._outputs: list[TokenOutput] = []
 
     def admit(self, request: Request) -> None:
@@ -93,13 +98,15 @@ class Roster:
 
     def abort(self, chosen: Callable[[Request], bool], reason: FinishReason) -> None:
         """All of them hear it before anything is taken back: the books may turn out wrong."""
+        self._outputs += self._verdicts.give_up(chosen)
         ended = list(filter(chosen, self.open.values()))
         phases = [self.finish(request, request.ends.so_far(reason)) for request in ended]
         for request, phase in zip(ended, phases, strict=True):
             self._unlist(request, phase)
 
     def finish(self, request: Request, end: End, news: Settlement = NO_NEWS) -> Phase:
-        """Send the one final message and no more; returns the phase in which the request was."""
+        """Send the one final message, at once or when its text has been checked, and no more;
+        returns the phase in which the request was."""
         del self.open[request.serial]
         phase, request.phase = request.phase, Phase.ENDED
         if request.compilation is not None:
@@ -107,8 +114,15 @@ class Roster:
         self._measures.ended(request, end.reason)
         self.totals.prompt += request.prompt_len
         self.totals.cached += request.num_cached
-        self._outputs.append(_final_message(request, end, news))
+        final = self._verdicts.report(request, _final_message(request, end, news))
+        if final is not None:
+            self._outputs.append(final)
         return phase
+
+    def verdict_ready(self, serial: int, verdict: Future[Verdict]) -> None:
+        """A text was checked; its last message may have been sent meanwhile."""
+        if final := self._verdicts.ready(serial, verdict):
+            self._outputs.append(final)
 
     def take_outputs(self) -> list[TokenOutput]:
         """What is to be sent, once."""
@@ -123,6 +137,7 @@ class Roster:
 
     def start_over(self) -> None:
         """The cache was reset: whoever is still open and waits is in a line made anew."""
+        self._outputs += self._verdicts.give_up(lambda _: True)
         self.running.clear()
         self.compiling = {s: r for s, r in self.compiling.items() if s in self.open}
         self.waiting.restart(r for r in self.open.values() if r.phase is Phase.WAITING)

@@ -29,6 +29,7 @@ from .control import (
     ReportStats,
     SendSnapshot,
     Shutdown,
+    VerdictReady,
 )
 from .flight import Flight
 from .holdings import Holdings
@@ -47,6 +48,7 @@ from .slo import ServiceGoals
 from .stats import SchedulerHistograms, SchedulerStats
 from .step import IntArray
 from .tree_journal import TreeJournal
+from .verdicts import Verdicts
 from .waiting import WaitingQueue
 
 logger = logging.getLogger(__name__)
@@ -96,7 +98,8 @@ class Scheduler:
             aging=config.policy != "priority",
             weights=config.tenant_weights,
         )
-        self._roster = Roster(waiting, self._holdings, self._measures)
+        self._verdicts = Verdicts(grammars, vocabulary.visible_bytes, self.inbox.put)
+        self._roster = Roster(waiting, self._holdings, self._measures, self._verdicts)
         self._intake = Intake(
             config, self._roster, self._holdings, self._goals, grammars, vocabulary, self.inbox.put
         )
@@ -167,6 +170,8 @@ class Scheduler:
             num_rebuilds=totals.rebuilds,
             num_evicted_tokens=self._measures.num_evicted,
             num_judged=dict(self._measures.num_judged),
+            num_structured=dict(self._verdicts.num_structured),
+            num_violations=self._verdicts.num_violations,
             num_running=len(self._roster.running),
             num_waiting=len(self._roster.waiting) + len(self._roster.compiling),
             num_compiling=len(self._roster.compiling),
@@ -225,6 +230,8 @@ class Scheduler:
                 self._roster.abort(lambda request: request.message.rid == rid, reason)
             case GrammarReady(serial, grammar):
                 self._intake.grammar_ready(serial, grammar)
+            case VerdictReady(serial, verdict):
+                self._roster.verdict_ready(serial, verdict)
             case AbortAll(why):
                 self._roster.abort(lambda _: True, FinishReason(kind="abort", message=why))
             case FlushCache(reply):

@@ -10,6 +10,7 @@ from ..histogram import HistogramData
 from .phases import LoopPhase
 
 MissedGoal = Literal["none", "ttft", "itl", "both"]
+Judgement = Literal["valid", "invalid", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,8 @@ class SchedulerStats:
     num_cached_tokens: prompt tokens of the requests that have ended, and how many of them
     came from the cache. num_rebuilds: times that the KV pool was emptied because its books were
     wrong. num_judged: requests by which of the promised times they missed, if any is promised.
+    num_structured: whole outputs under a JSON schema by what their validation said;
+    num_violations: of the invalid ones, those whose grammar should have enforced the schema.
     num_waiting: queued, those whose grammar is being compiled included. pool_tokens is the size
     of the KV pool, of which free_tokens hold nothing, tree_tokens are cached, and
     evictable_tokens cached and used by no request. leased_tokens are kept by leases; of those,
@@ -53,6 +56,8 @@ class SchedulerStats:
     num_rebuilds: int = 0
     num_evicted_tokens: int = 0
     num_judged: dict[MissedGoal, int] = field(default_factory=dict[MissedGoal, int])
+    num_structured: dict[Judgement, int] = field(default_factory=dict[Judgement, int])
+    num_violations: int = 0
     num_running: int = 0
     num_waiting: int = 0
     num_compiling: int = 0

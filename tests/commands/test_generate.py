@@ -15,7 +15,7 @@ from rich.console import Console
 from espalier.commands import generate as command
 from espalier.commands.flags import UsageError
 from espalier.runtime.errors import RequestFailed
-from espalier.runtime.messages import Ebnf, FinishReason, JsonSchema, Regex
+from espalier.runtime.messages import Ebnf, FinishReason, GrammarReport, JsonSchema, Regex
 from espalier.runtime.programs.backend import GenerateCall
 from espalier.runtime.programs.executor import Executor
 from tests.scripted_backend import Answer, Gate, Script, ScriptedBackend, answer
@@ -133,6 +133,20 @@ def test_json_has_text_end_and_usage() -> None:
     }
 
 
+def test_json_has_what_became_of_a_schema() -> None:
+    report = GrammarReport(engine="xgrammar", notes=("n",), valid=False, trouble="t")
+    text, _ = _generate(
+        *("Hello", "--json", "--json-schema", "{}"),
+        script=lambda prompt, call: answer("1", grammar=report),
+    )
+    assert json.loads(text)["grammar"] == {
+        "engine": "xgrammar",
+        "notes": ["n"],
+        "valid": False,
+        "trouble": "t",
+    }
+
+
 def test_choices_are_scored() -> None:
     def score(prefix: str, choice: str) -> float:
         return -1.0 if "no" in choice else -2.0
@@ -151,6 +165,8 @@ def test_constraints_come_from_the_command_line_or_from_files(tmp_path: Path) ->
         ' {"type": "null"}'
     )
     assert _call("x", "--json-schema", str(schema)).constraint == JsonSchema('{"type": "object"}')
+    loose = _call("x", "--json-schema", "{}", "--open-objects", "--unenforced", "validate")
+    assert loose.constraint == JsonSchema("{}", open_objects=True, unenforced="validate")
     assert _call("x", "--regex", "[ab]+").constraint == Regex("[ab]+")
     assert _call("x", "--ebnf", str(grammar)).constraint == Ebnf('root ::= "ä"')
 
@@ -180,6 +196,8 @@ def test_standard_input_must_be_text(monkeypatch: pytest.MonkeyPatch) -> None:
         (("--json-schema", "{"), "json_schema is not JSON"),
         (("--json-schema", "no/such.json"), "^--json-schema: cannot read no/such.json"),
         (("--ebnf", "no/such.ebnf"), "^--ebnf: cannot read no/such.ebnf"),
+        (("--open-objects",), "^--open-objects: only with --json-schema"),
+        (("--regex", "a", "--unenforced", "refuse"), "^--unenforced: only with --json-schema"),
         (("--system", "Be kind"), "^--system: only with --chat"),
     ],
     ids=str,

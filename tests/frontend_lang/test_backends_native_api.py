@@ -23,6 +23,7 @@ from espalier.runtime.messages import (
     Constraint,
     Ebnf,
     FinishReason,
+    GrammarReport,
     JsonSchema,
     LogprobOptions,
     Regex,
@@ -103,6 +104,10 @@ def test_every_sampling_parameter_is_sent() -> None:
     ("constraint", "field"),
     [
         (JsonSchema('{"type": "object"}'), {"json_schema": '{"type": "object"}'}),
+        (
+            JsonSchema("{}", open_objects=True, unenforced="validate"),
+            {"json_schema": "{}", "open_objects": True, "unenforced": "validate"},
+        ),
         (Regex("a+"), {"regex": "a+"}),
         (Ebnf('root ::= "a"'), {"ebnf": 'root ::= "a"'}),
         (Choice(("a", "b")), {"choices": ["a", "b"]}),
@@ -191,12 +196,14 @@ def test_a_stream_of_one_choice() -> None:
         "num_retractions": 1,
         "kept_tokens": 2,
         "e2e_latency": 0.5,
+        "grammar": {"engine": "xgrammar", "notes": ["a"], "valid": False, "trouble": "b"},
     }
     assert events.take(event(end, output_ids=[9])) == GenerateChunk(
         ids=(9,),
         finish=FinishReason(kind="stop", matched="\n"),
         usage=Usage(prompt_tokens=7, completion_tokens=3, cached_tokens=4, num_retractions=1),
         num_kept_tokens=2,
+        grammar=GrammarReport(engine="xgrammar", notes=("a",), valid=False, trouble="b"),
     )
     events.check_ended()
     with pytest.raises(RequestFailed, match="choice 0, which is over"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -159,6 +160,16 @@ CALLS: list[tuple[SamplingParams, Constraint | None, LogprobOptions | None]] = [
     (SamplingParams(max_new_tokens=12, temperature=0.0), Choice(("red", "green")), None),
     (SamplingParams(max_new_tokens=12, temperature=0.0), Ebnf('root ::= "x" | "yy"'), None),
     (SamplingParams(max_new_tokens=30, seed=4), JsonSchema('{"type": "boolean"}'), None),
+    (
+        SamplingParams(max_new_tokens=60, seed=4),
+        JsonSchema(
+            '{"uniqueItems":true,"type":"array","maxItems":2,"items":{"type":["string","null"],'
+            '"maxLength":3}}',
+            open_objects=True,
+            unenforced="validate",
+        ),
+        None,
+    ),
 ]
 
 
@@ -182,6 +193,32 @@ def test_every_field_of_a_completion_is_the_same(
     expected = server.executor.run(directly()).result()
     server.flush()
     assert endpoint.complete(prompt, sampling, constraint=constraint, logprobs=logprobs) == expected
+
+
+@pytest.mark.parametrize("remote", [True, False])
+def test_a_program_hears_the_verdict(
+    server: ServedClient, endpoint: RuntimeEndpoint, remote: bool
+) -> None:
+    items = {"type": "string", "maxLength": 3}
+    schema = {"type": "array", "items": items, "uniqueItems": True, "maxItems": 2}
+
+    @function
+    def program(s: ProgramState) -> None:
+        s += "A list: "
+        s += gen("flag", json_schema={"type": "boolean"})
+        s += gen("list", json_schema=schema, unenforced="validate")
+        s += gen("text", max_tokens=3)
+
+    backend: ProgramHost = endpoint if remote else server
+    run = program.run(backend=backend)
+    flag, found, text = (run.get_meta_info(name) for name in ("flag", "list", "text"))
+    assert isinstance(flag, GenInfo) and flag.grammar is not None
+    assert flag.grammar.valid is True and not flag.grammar.notes
+    assert isinstance(found, GenInfo) and found.grammar is not None
+    texts = json.loads(run["list"])
+    assert found.grammar.valid is (len(set(texts)) == len(texts))
+    assert found.grammar.notes[0] == "#: uniqueItems is not enforced"
+    assert isinstance(text, GenInfo) and text.grammar is None
 
 
 def test_ids_of_a_completion_go_in_and_come_out(endpoint: RuntimeEndpoint) -> None:

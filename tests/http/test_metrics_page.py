@@ -18,7 +18,7 @@ from tests.http_serving import Serving, serving
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 UNITS = {
     *("seconds", "tokens", "requests", "steps", "retractions", "rebuilds", "share"),
-    *("compilations", "bytes"),
+    *("compilations", "bytes", "outputs"),
 }
 NO_LABELS = {"le"}  # a histogram's own
 

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from espalier.runtime.errors import EngineClosed, InvalidRequest, Overloaded
-from espalier.runtime.grammar.engine import CompiledGrammar
+from espalier.runtime.grammar.guide import CompiledGrammar
 from espalier.runtime.grammar.pool import PoolLimits
 from espalier.runtime.grammar.service import CompileLimits, GrammarService
 from espalier.runtime.grammar.stats import StopReason
@@ -36,17 +36,28 @@ def enum_of(count: int, salt: int = 0) -> JsonSchema:
 MONSTER = enum_of(5000)  # compiles for many seconds
 HARD = enum_of(600)
 
+# Checks for many seconds: each of many items against each of many alternatives.
+ENDLESS = (
+    json.dumps({"items": {"anyOf": [{"const": [i]} for i in range(2000)]}}),
+    json.dumps([[1999]] * 400),
+)
+
 
 @contextmanager
 def serving(
-    deadline_s: float = WAIT_S, pool: PoolLimits | None = None, **limits: int
+    deadline_s: float = WAIT_S,
+    pool: PoolLimits | None = None,
+    check_s: float = 1.0,
+    **limits: int,
 ) -> Generator[GrammarService]:
     service = GrammarService(
         byte_tokens(),
         control_ids=range(256, BYTE_VOCAB),
         stop_ids=(EOS,),
         vocab_width=BYTE_VOCAB,
-        limits=CompileLimits(deadline_s=deadline_s, pool=pool or PoolLimits(), **limits),
+        limits=CompileLimits(
+            deadline_s=deadline_s, pool=pool or PoolLimits(), check_s=check_s, **limits
+        ),
     )
     before = descendants(os.getpid())
     try:
@@ -294,6 +305,66 @@ def test_memory_has_a_bound() -> None:
         for _ in range(2):
             assert service.compile(SMALL).result(WAIT_S).num_bytes > 1
         assert num_compiled(service) == 3 and service.stats.cache_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("schema", "text", "valid", "trouble"),
+    [
+        ('{"uniqueItems":true}', "[1,2]", True, ""),
+        ('{"uniqueItems":true}', "[1,1.0]", False, "uniqueItems"),
+        ("true", '{"a":1,"a":2}', False, "'a' stands twice"),
+        ("true", "[1", False, "JSON"),
+        ('{"pattern":"(?<=a)b"}', '"ab"', None, "pattern"),
+    ],
+)
+def test_a_text_is_checked(
+    service: GrammarService, schema: str, text: str, valid: bool | None, trouble: str
+) -> None:
+    service.compile(SMALL).result(WAIT_S)  # the compilers' start takes longer than a check may
+    verdict = service.check(schema, text).result(WAIT_S)
+    assert verdict.valid is valid and trouble in verdict.trouble
+
+
+def test_a_check_whose_worker_dies_is_unknown() -> None:
+    with serving(check_s=WAIT_S) as service:
+        service.compile(SMALL).result(WAIT_S)
+        checked = service.check(*ENDLESS)
+        os.kill(running(service), signal.SIGKILL)
+        verdict = checked.result(WAIT_S)
+        assert verdict.valid is None and "SIGKILL" in verdict.trouble
+        assert service.check("true", "1").result(WAIT_S).valid
+
+
+def test_a_check_that_takes_too_long_is_unknown_and_killed() -> None:
+    with serving(check_s=2.0) as service:
+        service.compile(SMALL).result(WAIT_S)
+        checked = service.check(*ENDLESS)
+        worker = running(service)
+        verdict = checked.result(WAIT_S)
+        assert verdict.valid is None and "longer than 2 s" in verdict.trouble
+        seconds_until(lambda: not is_alive(worker))
+        assert service.check("true", "1").result(WAIT_S).valid
+
+
+def test_a_check_does_not_wait_for_monsters() -> None:
+    with serving(check_s=WAIT_S) as service:
+        service.compile(SMALL).result(WAIT_S)
+        monster = service.compile(MONSTER)
+        running(service)
+        assert service.check("true", "1").result(WAIT_S).valid
+        assert not monster.done()
+        assert monster.cancel()
+
+
+def test_closing_leaves_no_check_without_a_verdict() -> None:
+    with serving(check_s=WAIT_S) as service:
+        service.compile(SMALL).result(WAIT_S)
+        checked = service.check(*ENDLESS)
+        running(service)
+        service.close()
+        for late in (checked, service.check("true", "1")):
+            verdict = late.result(WAIT_S)
+            assert verdict.valid is None and "closed" in verdict.trouble
 
 
 def test_closing_fails_those_who_wait() -> None:

@@ -18,7 +18,7 @@ Schema = Mapping[str, object]
 TRUE, FALSE = 0, 1
 """The numbers of the schemas `true` and `false`."""
 
-_MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas") + (
+MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas") + (
     "dependencies",
 )
 _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems", "items")
@@ -198,7 +198,7 @@ class Document:
 
 
 def _subschemas(schema: Schema, pointer: Pointer) -> Iterator[tuple[object, Pointer]]:
-    for keyword in _MAPS:
+    for keyword in MAPS:
         for name, child in object_of(schema.get(keyword)).items():
             yield child, pointer / keyword / name
     for keyword in _LISTS:

@@ -28,7 +28,7 @@ from .facts import ANYTHING, NUMBERS, Conjunction, Facts, Frozen, conjunct
 from .members import Holding, strings_of
 from .numeric import number_language
 from .objects import object_expr
-from .trouble import ROOT, Pointer, TooComplex, Unenforceable
+from .trouble import ROOT, Pointer, TooComplex, Unsatisfiable
 from .values import frozen, read_json, spelled, type_of
 
 MAX_RULES = 20_000
@@ -55,7 +55,12 @@ def schema_grammar(text: str, *, open_objects: bool = False) -> SchemaGrammar:
 
     open_objects: keys that a schema does not name are allowed where it does not forbid them.
     """
-    document = Document(read_json(text))
+    return grammar_of(read_json(text), open_objects=open_objects)
+
+
+def grammar_of(schema: object, *, open_objects: bool = False) -> SchemaGrammar:
+    """`schema_grammar` of a schema that was read."""
+    document = Document(schema)
     builder = _Builder(document, open_objects)
     try:
         return builder.built()
@@ -85,14 +90,14 @@ class _Builder:
     def built(self) -> SchemaGrammar:
         root = self.value(conjunct(self._document.root))
         if root == NEVER:
-            raise Unenforceable(ROOT, "nothing is valid against it")
+            raise Unsatisfiable(ROOT, "nothing is valid against it")
         assert isinstance(root, Call)
         while self._todo:
             call, conjunction = self._todo.pop()
             self.define(call, self._expr_of(conjunction))
         grammar = Grammar(self._rules, root.rule).pruned()
         if grammar is None:
-            raise Unenforceable(ROOT, "nothing is valid against it")
+            raise Unsatisfiable(ROOT, "nothing is valid against it")
         notes = (*self._notes, *self._branches.notes)
         return SchemaGrammar(grammar, notes, self.has_free_keys)
 

@@ -41,5 +41,9 @@ class Unenforceable(SchemaTrouble):
     """It is a schema, but no grammar of ours says what it says."""
 
 
+class Unsatisfiable(Unenforceable):
+    """No text at all would do."""
+
+
 class TooComplex(SchemaTrouble):
     """A bound on branches, rules or time is reached."""

@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+import msgspec
+
 from ...completion import Completion
-from ...messages import FinishReason, TokenLogprob
+from ...messages import TokenLogprob
 from ...programs.backend import GenerateChunk
 from ...tokenizer.tokenizer import Tokenizer
 from ..outputs import matched_text
@@ -53,7 +55,7 @@ class ChatChoices:
             "index": index,
             "message": {"role": "assistant", "content": text, "refusal": None},
             "logprobs": self._logprobs(completion.logprobs),
-            **_end(completion.finish),
+            **_end(completion),
         }
 
     def opening(self, index: int) -> Choice | None:
@@ -68,7 +70,7 @@ class ChatChoices:
             "index": index,
             "delta": {"content": text} if text else {},
             "logprobs": self._logprobs(chunk.logprobs),
-            **_end(chunk.finish),
+            **_end(chunk),
         }
 
     def _logprobs(self, entries: Sequence[TokenLogprob] | None) -> dict[str, object] | None:
@@ -104,7 +106,7 @@ class TextChoices:
             "index": index,
             "text": _text(output, self._tokenizer, self._keep_stop),
             "logprobs": self._logprobs(index, output.logprobs),
-            **_end(output.finish),
+            **_end(output),
         }
 
     def _logprobs(
@@ -123,7 +125,10 @@ def _text(output: Completion | GenerateChunk, tokenizer: Tokenizer, keep_stop: b
     return output.text + matched_text(output.finish, tokenizer)
 
 
-def _end(finish: FinishReason | None) -> Choice:
-    if finish is None:
+def _end(output: Completion | GenerateChunk | None) -> Choice:
+    if output is None or output.finish is None:
         return {"finish_reason": None, "matched_stop": None}
-    return {"finish_reason": finish.kind, "matched_stop": finish.matched}
+    end: Choice = {"finish_reason": output.finish.kind, "matched_stop": output.finish.matched}
+    if output.grammar is not None:
+        end["grammar"] = msgspec.to_builtins(output.grammar)
+    return end

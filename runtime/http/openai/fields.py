@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
+from ...messages import Unenforced
+
 
 class StreamOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Usage in a stream: once at its end, or with every event."""
@@ -18,12 +20,14 @@ class StreamOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class NamedSchema(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`schema` is kept as JSON text. `strict` false is served as true."""
+    """`schema` is kept as JSON text. `strict` false is served as true. The last two are ours."""
 
     schema: msgspec.Raw
     name: str | None = None
     description: str | None = None
     strict: bool | None = None
+    open_objects: bool | None = None
+    unenforced: Unenforced | None = None
 
 
 class ResponseFormat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

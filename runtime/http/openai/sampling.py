@@ -62,7 +62,11 @@ def _format_constraint(shape: ResponseFormat | None) -> Constraint | None:
         case ResponseFormat(type="json_object"):
             return _ANY_OBJECT
         case ResponseFormat(type="json_schema", json_schema=named) if named is not None:
-            return JsonSchema(_json_text(named.schema, "response_format"))
+            return JsonSchema(
+                _json_text(named.schema, "response_format"),
+                bool(named.open_objects),
+                named.unenforced or "refuse",
+            )
         case ResponseFormat(type="json_schema"):
             raise InvalidRequest("response_format has no json_schema", param="response_format")
         case _:
