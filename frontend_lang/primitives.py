@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast, get_args
 
-from espalier.runtime.messages import Ebnf, LogprobOptions, Regex
+from espalier.runtime.messages import Ebnf, Lark, LogprobOptions, Regex, StructuralTag
 from espalier.runtime.programs.ir import ChoicesMethod
 from espalier.runtime.sampling.params import MAX_CHOICES
 
 from .expressions import Expr, Generation, Selection
 from .sampling import SamplingArgs
-from .typed import Reading, dtype_reading, json_reading
+from .typed import Reading, dtype_reading, json_object_text, json_reading
 
 token_length_normalized: ChoicesMethod = "token_length_normalized"
 greedy_token_selection: ChoicesMethod = "greedy_token_selection"
@@ -46,16 +46,18 @@ def gen(
     choices_method: ChoicesMethod | None = None,
     regex: str | None = None,
     ebnf: str | None = None,
+    lark: str | None = None,
+    structural_tag: str | Mapping[str, Any] | None = None,
     json_schema: Any = None,
 ) -> Expr:
     """Let the model continue; the text becomes variable `name` and part of the state.
 
     Sampling arguments that are not given come from `run`, then from the defaults
-    (`max_tokens=128, temperature=0`). At most one of `dtype`, `choices`, `regex`, `ebnf`
-    and `json_schema` says what the output must be; with a type (`dtype`, or a type as
-    `json_schema`) the variable is of that type. With `n` > 1 the variable is a list and the
-    state is not extended. `choices` makes this a `select`. Log-probabilities are in the
-    variable's meta info.
+    (`max_tokens=128, temperature=0`). At most one of `dtype`, `choices`, `regex`, `ebnf`,
+    `lark`, `structural_tag` (a dict or JSON text) and `json_schema` says what the output must
+    be; with a type (`dtype`, or a type as `json_schema`) the variable is of that type. With
+    `n` > 1 the variable is a list and the state is not extended. `choices` makes this a
+    `select`. Log-probabilities are in the variable's meta info.
     """
     sampling = SamplingArgs(
         max_tokens=max_tokens,
@@ -75,7 +77,8 @@ def gen(
     )
     if choices is not None:
         others = {**sampling.given, "n": n, "dtype": dtype, "regex": regex, "ebnf": ebnf}
-        others |= {"json_schema": json_schema, "return_logprob": return_logprob or None}
+        others |= {"lark": lark, "structural_tag": structural_tag, "json_schema": json_schema}
+        others |= {"return_logprob": return_logprob or None}
         others.pop("temperature", None)
         _refuse_with_choices(others)
         return select(
@@ -86,7 +89,14 @@ def gen(
         )
     if choices_method is not None:
         raise ValueError("choices_method has no effect without choices")
-    reading = _reading(dtype=dtype, regex=regex, ebnf=ebnf, json_schema=json_schema)
+    reading = _reading(
+        dtype=dtype,
+        regex=regex,
+        ebnf=ebnf,
+        lark=lark,
+        structural_tag=structural_tag,
+        json_schema=json_schema,
+    )
     return Generation(
         name=_checked_name(name),
         sampling=sampling,
@@ -131,19 +141,25 @@ def select(
     )
 
 
-def _reading(*, dtype: object, regex: str | None, ebnf: str | None, json_schema: object) -> Reading:
-    arguments = {"dtype": dtype, "regex": regex, "ebnf": ebnf, "json_schema": json_schema}
-    given = [name for name, value in arguments.items() if value is not None]
+def _reading(**arguments: object) -> Reading:
+    """The reading that the one of the arguments asks for that is not None, if there is one."""
+    given = {name: value for name, value in arguments.items() if value is not None}
     if len(given) > 1:
         raise ValueError(f"only one of {' and '.join(given)} can be given")
-    if dtype is not None:
-        return dtype_reading(dtype)
-    if regex is not None:
-        return Reading(Regex(_checked_text("regex", regex)), None)
-    if ebnf is not None:
-        return Reading(Ebnf(_checked_text("ebnf", ebnf)), None)
-    if json_schema is not None:
-        return json_reading(json_schema)
+    for name, value in given.items():
+        match name:
+            case "dtype":
+                return dtype_reading(value)
+            case "regex":
+                return Reading(Regex(_checked_text(name, value)), None)
+            case "ebnf":
+                return Reading(Ebnf(_checked_text(name, value)), None)
+            case "lark":
+                return Reading(Lark(_checked_text(name, value)), None)
+            case "structural_tag":
+                return Reading(StructuralTag(json_object_text(name, value)), None)
+            case _:
+                return json_reading(value)
     return Reading(None, None)
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from ..errors import InvalidRequest
 from ..ipc.compiling import Artefact
-from ..messages import Constraint, Ebnf, JsonSchema
+from ..messages import Choice, Constraint, Ebnf, JsonSchema, Lark, Regex, StructuralTag
 from .checks import check_constraint, param_of
 from .closing import Closer
 from .derive import Derived, derived
 from .engines import Engines
 from .routing import Engine, notations
+from .structural_tags import StructuralTagText
 from .wire import encode_grammar
 
 MAX_PAYLOAD_BYTES = 32 << 20
@@ -22,9 +23,32 @@ def compile_constraint(constraint: Constraint, engines: Engines) -> Artefact:
     """
     check_constraint(constraint)
     param = param_of(constraint)
-    if isinstance(constraint, Ebnf):
-        compiled = engines.xgrammar.compile(constraint.grammar, is_json=False, param=param)
-        return Artefact("xgrammar", _checked(compiled.serialize(), param), is_json=False)
+    match constraint:
+        case Ebnf(grammar):
+            compiled = engines.xgrammar.compile(grammar, is_json=False, param=param)
+            return Artefact("xgrammar", _checked(compiled.serialize(), param), is_json=False)
+        case Lark(grammar):
+            engines.llguidance.compile(grammar, is_json=False, param=param)
+            return Artefact("llguidance", grammar.encode(), is_json=False)
+        case StructuralTag(structure):
+            return _tag_artefact(engines.prepared_tag(structure), engines, param)
+        case _:
+            return _closable(constraint, engines, param)
+
+
+def _tag_artefact(tag: StructuralTagText, engines: Engines, param: str) -> Artefact:
+    compiled = engines.xgrammar.compile_tag(tag.text, named_ids=tag.token_ids, param=param)
+    return Artefact(
+        "xgrammar",
+        _checked(compiled.serialize(), param),
+        is_json=False,
+        notes=tag.notes,
+        named_ids=tag.token_ids,
+    )
+
+
+def _closable(constraint: JsonSchema | Regex | Choice, engines: Engines, param: str) -> Artefact:
+    """What becomes a grammar of ours, which never ends incomplete."""
     found = derived(constraint)
     is_json = isinstance(constraint, JsonSchema)
     engine, payload = _built(found, engines, is_json=is_json, param=param)

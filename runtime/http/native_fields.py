@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from ..errors import InvalidRequest
-from ..messages import Choice, Constraint, Ebnf, JsonSchema, Regex
+from ..messages import Choice, Constraint, Ebnf, JsonSchema, Lark, Regex, StructuralTag
 from ..sampling.params import SamplingParams
 from .unserved import refuse_unserved
 
@@ -36,6 +36,8 @@ class SamplingFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     json_schema: msgspec.Raw = msgspec.Raw(b"null")
     regex: str | None = None
     ebnf: str | None = None
+    lark: str | None = None
+    structural_tag: msgspec.Raw = msgspec.Raw(b"null")
     choices: list[str] | None = None
     no_stop_trim: bool | None = None
 
@@ -45,7 +47,6 @@ class SamplingFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     # Known, not served.
     skip_special_tokens: bool | None = None
     stop_regex: object = None
-    structural_tag: object = None
     beam_width: object = None
     stream_interval: object = None
     custom_params: object = None
@@ -142,7 +143,6 @@ _UNSERVED: Mapping[str, Sequence[object]] = {
 _UNSERVED_SAMPLING: Mapping[str, Sequence[object]] = {
     "skip_special_tokens": (True,),
     "stop_regex": ("",),
-    "structural_tag": (),
     "beam_width": (1,),
     "stream_interval": (1,),
     "custom_params": ({},),
@@ -196,13 +196,18 @@ def sampling_of(fields: SamplingFields, where: str) -> SamplingParams:
 def constraint_of(fields: SamplingFields, where: str) -> Constraint | None:
     """The one constraint that `fields` has, if any; unchecked but for being only one."""
     asked: dict[str, Constraint] = {}
-    schema = _schema_text(fields.json_schema, f"{where}.json_schema")
+    schema = _json_text(fields.json_schema, f"{where}.json_schema")
     if schema is not None:
         asked["json_schema"] = JsonSchema(schema)
     if fields.regex is not None:
         asked["regex"] = Regex(fields.regex)
     if fields.ebnf is not None:
         asked["ebnf"] = Ebnf(fields.ebnf)
+    if fields.lark is not None:
+        asked["lark"] = Lark(fields.lark)
+    structure = _json_text(fields.structural_tag, f"{where}.structural_tag")
+    if structure is not None:
+        asked["structural_tag"] = StructuralTag(structure)
     if fields.choices is not None:
         asked["choices"] = Choice(tuple(fields.choices))
     if len(asked) > 1:
@@ -211,13 +216,13 @@ def constraint_of(fields: SamplingFields, where: str) -> Constraint | None:
     return next(iter(asked.values()), None)
 
 
-def _schema_text(raw: msgspec.Raw, param: str) -> str | None:
-    """The text of a schema that came as a JSON object, or as a string with its text."""
+def _json_text(raw: msgspec.Raw, param: str) -> str | None:
+    """The text of an object that came as it is, or as a string with its text."""
     data = bytes(raw)
     try:
         if data.startswith(b"{"):
             return data.decode()
         return msgspec.json.decode(data, type=str | None)
     except (UnicodeDecodeError, msgspec.DecodeError):
-        message = f"{param} must be a JSON schema: an object, or a string with its text"
+        message = f"{param} must be a JSON object, or a string with its text"
         raise InvalidRequest(message, param=param) from None

@@ -85,6 +85,7 @@ class Artefact(msgspec.Struct, frozen=True, tag=True):
     have keys that the schema does not name. notes: how the grammar is narrower than what was
     asked for. min_tokens: a budget that is enough, the stop token included; 0 if none is known.
     closing: the grammar that the output is closed by (`grammar.wire`), empty if there is none.
+    named_ids: tokens that may come although they are control tokens: a structural tag names them.
     """
 
     engine: Literal["xgrammar", "llguidance"]
@@ -94,6 +95,7 @@ class Artefact(msgspec.Struct, frozen=True, tag=True):
     notes: tuple[str, ...] = ()
     min_tokens: int = 0
     closing: bytes = b""
+    named_ids: tuple[int, ...] = ()
 
 
 class Refused(msgspec.Struct, frozen=True, tag=True):

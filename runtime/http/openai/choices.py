@@ -126,4 +126,5 @@ def _text(output: Completion | GenerateChunk, tokenizer: Tokenizer, keep_stop: b
 def _end(finish: FinishReason | None) -> Choice:
     if finish is None:
         return {"finish_reason": None, "matched_stop": None}
-    return {"finish_reason": finish.kind, "matched_stop": finish.matched}
+    cut = {"incomplete": True} if finish.incomplete else {}
+    return {"finish_reason": finish.kind, "matched_stop": finish.matched, **cut}

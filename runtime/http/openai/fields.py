@@ -27,10 +27,11 @@ class NamedSchema(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class ResponseFormat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`type` is text, json_object or json_schema."""
+    """`type` is text, json_object, json_schema, or structural_tag, which has a `format`."""
 
     type: str
     json_schema: NamedSchema | None = None
+    format: msgspec.Raw = msgspec.Raw(b"null")
 
 
 class CommonBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -57,6 +58,7 @@ class CommonBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     repetition_penalty: float | None = None
     regex: str | None = None
     ebnf: str | None = None
+    lark: str | None = None
     json_schema: msgspec.Raw = msgspec.Raw(b"null")
     choices: list[str] | None = None
     stop_token_ids: list[int] | None = None

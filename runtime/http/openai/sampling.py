@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from ...errors import InvalidRequest
-from ...messages import Choice, Constraint, Ebnf, JsonSchema, Regex
+from ...messages import Choice, Constraint, Ebnf, JsonSchema, Lark, Regex, StructuralTag
 from ...sampling.params import SamplingParams
 from ...scheduler.limits import RequestLimits
 from .fields import CommonBody, ResponseFormat
@@ -47,6 +47,8 @@ def constraint_of(body: CommonBody) -> tuple[Constraint | None, str | None]:
         asked["regex"] = Regex(body.regex)
     if body.ebnf is not None:
         asked["ebnf"] = Ebnf(body.ebnf)
+    if body.lark is not None:
+        asked["lark"] = Lark(body.lark)
     if body.choices is not None:
         asked["choices"] = Choice(tuple(body.choices))
     if len(asked) > 1:
@@ -65,9 +67,13 @@ def _format_constraint(shape: ResponseFormat | None) -> Constraint | None:
             return JsonSchema(_json_text(named.schema, "response_format"))
         case ResponseFormat(type="json_schema"):
             raise InvalidRequest("response_format has no json_schema", param="response_format")
+        case ResponseFormat(type="structural_tag"):
+            nodes = _json_text(shape.format, "response_format")
+            return StructuralTag(f'{{"type":"structural_tag","format":{nodes}}}')
         case _:
             raise InvalidRequest(
-                f"type {shape.type!r:.80} is not supported: it is text, json_object or json_schema",
+                f"type {shape.type!r:.80} is not supported: it is text, json_object, json_schema "
+                "or structural_tag",
                 param="response_format.type",
             )
 
