@@ -82,7 +82,8 @@ FinishKind = Literal["stop", "length", "abort", "error"]
 
 
 class FinishReason(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a request ended; `matched` is the stop string or token id, `message` the error.
+    """Why a request ended; `matched` is the stop token's id or the text that a stop matched,
+    `message` the error.
 
     `bad_request` tells an error that the request itself caused (its grammar does not
     compile) from one of the runtime; `lost` one whose process died, or lost its KV: it may

@@ -30,6 +30,7 @@ class SamplingFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     logit_bias: dict[int, float] | None = None
     sampling_seed: int | None = None
     stop: str | list[str] | None = None
+    stop_regex: str | list[str] | None = None
     stop_token_ids: list[int] | None = None
     ignore_eos: bool | None = None
     n: int | None = None
@@ -46,7 +47,6 @@ class SamplingFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     # Known, not served.
     skip_special_tokens: bool | None = None
-    stop_regex: object = None
     beam_width: object = None
     stream_interval: object = None
     custom_params: object = None
@@ -142,7 +142,6 @@ _UNSERVED: Mapping[str, Sequence[object]] = {
 }
 _UNSERVED_SAMPLING: Mapping[str, Sequence[object]] = {
     "skip_special_tokens": (True,),
-    "stop_regex": ("",),
     "beam_width": (1,),
     "stream_interval": (1,),
     "custom_params": ({},),
@@ -161,6 +160,7 @@ _SAME = (
     "repetition_penalty",
     "logit_bias",
     "stop",
+    "stop_regex",
     "stop_token_ids",
     "ignore_eos",
     "n",
@@ -186,8 +186,9 @@ def sampling_of(fields: SamplingFields, where: str) -> SamplingParams:
         value: object = getattr(fields, callers)
         if value is not None:
             given[ours] = value
-    if fields.stop is not None:
-        given["stop"] = (fields.stop,) if isinstance(fields.stop, str) else tuple(fields.stop)
+    for name, stops in (("stop", fields.stop), ("stop_regex", fields.stop_regex)):
+        if stops is not None:
+            given[name] = (stops,) if isinstance(stops, str) else tuple(stops)
     if fields.stop_token_ids is not None:
         given["stop_token_ids"] = tuple(fields.stop_token_ids)
     return msgspec.structs.replace(SamplingParams(), **given)

@@ -177,3 +177,34 @@ def test_bad_structural_tags_of_openai(server: Serving, shape: dict[str, Any]) -
     refused = server.post("/v1/chat/completions", {**body, "max_tokens": 9})
     assert refused.status_code == 400, refused.text
     assert refused.json()["error"]["param"] == "response_format"
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_a_stop_pattern_cuts_the_text_where_it_matches(server: Serving, is_streamed: bool) -> None:
+    def text_of(**fields: Any) -> tuple[str, Any]:
+        sampling = {"temperature": 0, "max_new_tokens": 30, **fields}
+        body = {"text": "Once", "sampling_params": sampling, "stream": is_streamed}
+        if not is_streamed:
+            answer = server.ok("/generate", body)
+        else:
+            events = events_of(server.post("/generate", body).text)
+            assert all(events[-1]["text"].startswith(event["text"]) for event in events)
+            answer = events[-1]
+        return answer["text"], answer["meta_info"]["finish_reason"]
+
+    whole, _ = text_of()
+    at = len(whole) // 2
+    pattern = "".join(map(re.escape, whole[at : at + 2])) + ".?"
+    first = min(found.start() for found in re.finditer(pattern, whole))
+    text, finish = text_of(stop_regex=["(a+)+never", pattern])
+    assert text == whole[:first] and finish == {"type": "stop", "matched": whole[first : first + 2]}
+    kept, _ = text_of(stop_regex=pattern, no_stop_trim=True)
+    assert kept == whole[: first + 2]
+
+
+def test_a_stop_pattern_in_openais_api(server: Serving) -> None:
+    body = {"prompt": "Once", "max_tokens": 30, "temperature": 0}
+    [whole] = server.ok("/v1/completions", body)["choices"]
+    [choice] = server.ok("/v1/completions", {**body, "stop_regex": r"[\s\S]{5}"})["choices"]
+    assert (choice["text"], choice["finish_reason"]) == ("", "stop")
+    assert choice["matched_stop"] == whole["text"][:5]

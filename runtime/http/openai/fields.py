@@ -61,6 +61,7 @@ class CommonBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     lark: str | None = None
     json_schema: msgspec.Raw = msgspec.Raw(b"null")
     choices: list[str] | None = None
+    stop_regex: str | list[str] | None = None
     stop_token_ids: list[int] | None = None
     ignore_eos: bool | None = None
     no_stop_trim: bool | None = None
@@ -74,7 +75,6 @@ class CommonBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     # Known, not served.
     skip_special_tokens: bool | None = None
     best_of: int | None = None
-    stop_regex: object = None
     lora_path: object = None
     custom_logit_processor: object = None
     session_params: object = None

@@ -15,7 +15,6 @@ _ANY_OBJECT = JsonSchema('{"type":"object"}')
 
 def sampling_of(body: CommonBody, max_new_tokens: int) -> SamplingParams:
     """What `body` asks for; what it leaves out has the runtime's default, which is OpenAI's."""
-    stop = [body.stop] if isinstance(body.stop, str) else body.stop
     asked = {
         "min_new_tokens": body.min_tokens,
         "temperature": body.temperature,
@@ -27,13 +26,20 @@ def sampling_of(body: CommonBody, max_new_tokens: int) -> SamplingParams:
         "repetition_penalty": body.repetition_penalty,
         "logit_bias": body.logit_bias,
         "seed": body.seed,
-        "stop": None if stop is None else tuple(stop),
+        "stop": _texts(body.stop),
+        "stop_regex": _texts(body.stop_regex),
         "stop_token_ids": None if body.stop_token_ids is None else tuple(body.stop_token_ids),
         "ignore_eos": body.ignore_eos,
         "n": body.n,
     }
     given = {name: value for name, value in asked.items() if value is not None}
     return msgspec.structs.replace(SamplingParams(max_new_tokens=max_new_tokens), **given)
+
+
+def _texts(given: str | list[str] | None) -> tuple[str, ...] | None:
+    if given is None:
+        return None
+    return (given,) if isinstance(given, str) else tuple(given)
 
 
 def constraint_of(body: CommonBody) -> tuple[Constraint | None, str | None]:
