@@ -12,10 +12,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from decimal import Decimal
 from functools import lru_cache
 from typing import Any, NamedTuple, cast
 
 from pydantic import TypeAdapter
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import core_schema
 
 from espalier.runtime.messages import Constraint, JsonSchema, Regex
 from espalier.runtime.programs.values import Parse
@@ -33,6 +36,22 @@ class Reading(NamedTuple):
 
     constraint: Constraint | None
     parse: Parse | None
+
+
+class _ReadableSchema(GenerateJsonSchema):
+    """Schemas that allow only what validation then takes."""
+
+    def decimal_schema(self, schema: core_schema.DecimalSchema) -> JsonSchemaValue:
+        """pydantic's own allows any string as well."""
+        return self.float_schema(
+            core_schema.float_schema(
+                multiple_of=_as_float(schema.get("multiple_of")),
+                le=_as_float(schema.get("le")),
+                ge=_as_float(schema.get("ge")),
+                lt=_as_float(schema.get("lt")),
+                gt=_as_float(schema.get("gt")),
+            )
+        )
 
 
 def dtype_reading(dtype: object) -> Reading:
@@ -77,6 +96,10 @@ def _is_hashable(value: object) -> bool:
     return True
 
 
+def _as_float(bound: Decimal | None) -> float | None:
+    return None if bound is None else float(bound)
+
+
 def _parse_bool(text: str) -> bool:
     if text not in ("True", "False"):
         raise ValueError(f"{text!r} is neither True nor False")
@@ -114,4 +137,7 @@ def _adapter_reading(adapter: TypeAdapter[Any]) -> Reading:
     def parse(text: str) -> object:
         return adapter.validate_json(text)
 
-    return Reading(JsonSchema(_dumped("json_schema", adapter.json_schema())), parse)
+    return Reading(
+        JsonSchema(_dumped("json_schema", adapter.json_schema(schema_generator=_ReadableSchema))),
+        parse,
+    )

@@ -9,6 +9,7 @@ from .checks import check_constraint, param_of
 from .closing import Closer
 from .derive import Derived, derived
 from .engines import Engines
+from .regular import TooLarge
 from .routing import Engine, notations
 from .structural_tags import StructuralTagText
 from .wire import encode_grammar
@@ -52,13 +53,18 @@ def _closable(constraint: JsonSchema | Regex | Choice, engines: Engines, param: 
     found = derived(constraint)
     is_json = isinstance(constraint, JsonSchema)
     engine, payload = _built(found, engines, is_json=is_json, param=param)
+    try:
+        min_tokens = Closer(found.grammar, engines.closing).min_tokens
+    except TooLarge as error:
+        message = f"{param}: it has no text that is short enough: {error}"
+        raise InvalidRequest(message, param=param) from None
     return Artefact(
         engine,
         _checked(payload, param),
         is_json=is_json,
         has_free_keys=found.has_free_keys,
         notes=found.notes,
-        min_tokens=Closer(found.grammar, engines.closing).min_tokens,
+        min_tokens=min_tokens,
         closing=encode_grammar(found.grammar),
     )
 

@@ -33,7 +33,8 @@ def host(hosts: dict[str, ProgramHost], request: pytest.FixtureRequest) -> Progr
 def generated(host: ProgramHost, **arguments: Any) -> tuple[Any, GenInfo]:
     @function
     def program(s: ProgramState) -> None:
-        s += "It is " + gen("x", **{"max_tokens": 60, **arguments})
+        given: dict[str, Any] = {"max_tokens": 60, **arguments}
+        s += "It is " + gen("x", **given)
 
     run = program.run(backend=host)
     info = run.get_meta_info("x")
@@ -54,7 +55,6 @@ def generated(host: ProgramHost, **arguments: Any) -> tuple[Any, GenInfo]:
 )
 def test_each_kind(host: ProgramHost, arguments: Any, allowed: tuple[str, ...]) -> None:
     if "choices" in arguments:
-        arguments = {**arguments, "max_tokens": None}
         text = function(_chosen).run(backend=host, choices=arguments["choices"])["x"]
     else:
         text, info = generated(host, **arguments)

@@ -131,6 +131,7 @@ HOSTILE: list[tuple[dict[str, Any], str]] = [
     ({"regex": r"(a)\1"}, "regex"),
     ({"regex": "a" * 9000}, "regex"),
     ({"regex": "a{1000}{1000}{1000}"}, "regex"),
+    ({"regex": "a{2000000000}"}, "regex"),
     ({"regex": "[^\\s\\S]"}, "regex"),
     ({"lark": "start: x\nx: x"}, "lark"),
     ({"lark": "start: ("}, "lark"),

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from espalier.runtime.detokenizer.incremental import IncrementalDetokenizer
 from espalier.runtime.errors import InvalidRequest
+from espalier.runtime.messages import FinishReason
 from espalier.runtime.sampling.params import SamplingParams
-from espalier.runtime.scheduler.ends import End, EndMatcher
+from espalier.runtime.scheduler.ends import EndMatcher
 from espalier.runtime.stop_patterns import (
     MAX_PATTERN_BYTES,
     MAX_PATTERNS,
@@ -72,16 +73,15 @@ def test_nothing_is_streamed_that_is_cut_off_later(
     )
     ends = EndMatcher(params, (), tokens.__getitem__)
     detokenizer = IncrementalDetokenizer(tokens.__getitem__, (), patterns)
-    streamed, pending = "", list[int]()
+    streamed, pending, end = "", list[int](), ends.so_far(FinishReason(kind="abort"))
     for token_id in range(len(tokens)):
-        end = ends.push(token_id)
         pending.append(token_id)
-        if end is not None:
+        if found := ends.push(token_id):
+            end = found
             break
         if data.draw(st.booleans()):
             streamed += detokenizer.push(pending)
             pending.clear()
-    assert isinstance(end, End)
     whole = b"".join(tokens)[: end.num_text_bytes].decode("utf-8", "replace")
     assert streamed + detokenizer.finish(end.num_text_bytes, pending) == whole
 

@@ -159,7 +159,9 @@ class _Unique:
     def __init__(self, arrays: Arrays, builder: Builder) -> None:
         if arrays.contains:
             raise Unenforceable(
-                builder.pointer, "can't be asked for beside 'contains'", keyword="uniqueItems"
+                builder.pointer,
+                "'uniqueItems' can't be asked for beside 'contains'",
+                keyword="uniqueItems",
             )
         self._arrays, self._builder = arrays, builder
         self._num_placed = _num_placed(arrays)
@@ -170,8 +172,8 @@ class _Unique:
             if values is None:
                 raise Unenforceable(
                     builder.pointer,
-                    "can only be enforced where all possible items are listed ('enum', 'const', "
-                    "boolean); or leave it out",
+                    "'uniqueItems' can only be enforced where all possible items are listed "
+                    "('enum', 'const', boolean); or leave it out",
                     keyword="uniqueItems",
                 )
             self._fitting.append({frozen(value) for value in values})
