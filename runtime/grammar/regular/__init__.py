@@ -61,7 +61,6 @@ __all__ = [
     "are_disjoint",
     "automaton",
     "both",
-    "char_class",
     "chars",
     "derivative",
     "ebnf_expression",
