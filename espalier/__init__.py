@@ -47,7 +47,15 @@ from espalier.runtime.errors import (
     RequestFailed,
     Unavailable,
 )
-from espalier.runtime.messages import Choice, Ebnf, JsonSchema, LogprobOptions, Regex
+from espalier.runtime.messages import (
+    Choice,
+    Ebnf,
+    JsonSchema,
+    Lark,
+    LogprobOptions,
+    Regex,
+    StructuralTag,
+)
 from espalier.runtime.sampling.params import SamplingParams
 
 if TYPE_CHECKING:
@@ -69,6 +77,7 @@ __all__ = [
     "Function",
     "InvalidRequest",
     "JsonSchema",
+    "Lark",
     "LaunchError",
     "LogprobOptions",
     "ModelError",
@@ -81,6 +90,7 @@ __all__ = [
     "Runtime",
     "RuntimeEndpoint",
     "SamplingParams",
+    "StructuralTag",
     "Unavailable",
     "assistant",
     "assistant_begin",

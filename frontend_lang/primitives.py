@@ -8,13 +8,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast, get_args
 
-from espalier.runtime.messages import Ebnf, JsonSchema, LogprobOptions, Regex, Unenforced
+from espalier.runtime.messages import (
+    Ebnf,
+    JsonSchema,
+    Lark,
+    LogprobOptions,
+    Regex,
+    StructuralTag,
+    Unenforced,
+)
 from espalier.runtime.programs.ir import ChoicesMethod
 from espalier.runtime.sampling.params import MAX_CHOICES
 
 from .expressions import Expr, Generation, Selection
 from .sampling import SamplingArgs
-from .typed import Reading, dtype_reading, json_reading
+from .typed import Reading, dtype_reading, json_object_text, json_reading
 
 token_length_normalized: ChoicesMethod = "token_length_normalized"
 greedy_token_selection: ChoicesMethod = "greedy_token_selection"
@@ -28,6 +36,7 @@ def gen(
     min_tokens: int | None = None,
     n: int | None = None,
     stop: str | Sequence[str] | None = None,
+    stop_regex: str | Sequence[str] | None = None,
     stop_token_ids: Sequence[int] | None = None,
     temperature: float | None = None,
     top_p: float | None = None,
@@ -46,6 +55,8 @@ def gen(
     choices_method: ChoicesMethod | None = None,
     regex: str | None = None,
     ebnf: str | None = None,
+    lark: str | None = None,
+    structural_tag: str | Mapping[str, Any] | None = None,
     json_schema: Any = None,
     open_objects: bool | None = None,
     unenforced: Unenforced | None = None,
@@ -53,18 +64,20 @@ def gen(
     """Let the model continue; the text becomes variable `name` and part of the state.
 
     Sampling arguments that are not given come from `run`, then from the defaults
-    (`max_tokens=128, temperature=0`). At most one of `dtype`, `choices`, `regex`, `ebnf`
-    and `json_schema` says what the output must be; with a type (`dtype`, or a type as
-    `json_schema`) the variable is of that type. `open_objects` lets objects have keys that the
-    schema neither names nor forbids; `unenforced="validate"` generates where not all of it can
-    be enforced, and has the text validated: the verdict is in the meta info. With `n` > 1 the
-    variable is a list and the state is not extended. `choices` makes this a `select`.
-    Log-probabilities are in the variable's meta info.
+    (`max_tokens=128, temperature=0`). At most one of `dtype`, `choices`, `regex`, `ebnf`,
+    `lark`, `structural_tag` (a dict or JSON text) and `json_schema` says what the output must
+    be; with a type (`dtype`, or a type as `json_schema`) the variable is of that type.
+    `open_objects` lets objects have keys that the schema neither names nor forbids;
+    `unenforced="validate"` generates where not all of it can be enforced, and has the text
+    validated: the verdict is in the meta info. With `n` > 1 the variable is a list and the state
+    is not extended. `choices` makes this a `select`. Log-probabilities are in the variable's meta
+    info.
     """
     sampling = SamplingArgs(
         max_tokens=max_tokens,
         min_tokens=min_tokens,
         stop=stop,
+        stop_regex=stop_regex,
         stop_token_ids=stop_token_ids,
         temperature=temperature,
         top_p=top_p,
@@ -79,7 +92,8 @@ def gen(
     )
     if choices is not None:
         others = {**sampling.given, "n": n, "dtype": dtype, "regex": regex, "ebnf": ebnf}
-        others |= {"json_schema": json_schema, "return_logprob": return_logprob or None}
+        others |= {"lark": lark, "structural_tag": structural_tag, "json_schema": json_schema}
+        others |= {"return_logprob": return_logprob or None}
         others |= {"open_objects": open_objects, "unenforced": unenforced}
         others.pop("temperature", None)
         _refuse_with_choices(others)
@@ -91,7 +105,14 @@ def gen(
         )
     if choices_method is not None:
         raise ValueError("choices_method has no effect without choices")
-    reading = _reading(dtype=dtype, regex=regex, ebnf=ebnf, json_schema=json_schema)
+    reading = _reading(
+        dtype=dtype,
+        regex=regex,
+        ebnf=ebnf,
+        lark=lark,
+        structural_tag=structural_tag,
+        json_schema=json_schema,
+    )
     reading = _loosened(reading, open_objects=open_objects, unenforced=unenforced)
     return Generation(
         name=_checked_name(name),
@@ -137,19 +158,25 @@ def select(
     )
 
 
-def _reading(*, dtype: object, regex: str | None, ebnf: str | None, json_schema: object) -> Reading:
-    arguments = {"dtype": dtype, "regex": regex, "ebnf": ebnf, "json_schema": json_schema}
-    given = [name for name, value in arguments.items() if value is not None]
+def _reading(**arguments: object) -> Reading:
+    """The reading that the one of the arguments asks for that is not None, if there is one."""
+    given = {name: value for name, value in arguments.items() if value is not None}
     if len(given) > 1:
         raise ValueError(f"only one of {' and '.join(given)} can be given")
-    if dtype is not None:
-        return dtype_reading(dtype)
-    if regex is not None:
-        return Reading(Regex(_checked_text("regex", regex)), None)
-    if ebnf is not None:
-        return Reading(Ebnf(_checked_text("ebnf", ebnf)), None)
-    if json_schema is not None:
-        return json_reading(json_schema)
+    for name, value in given.items():
+        match name:
+            case "dtype":
+                return dtype_reading(value)
+            case "regex":
+                return Reading(Regex(_checked_text(name, value)), None)
+            case "ebnf":
+                return Reading(Ebnf(_checked_text(name, value)), None)
+            case "lark":
+                return Reading(Lark(_checked_text(name, value)), None)
+            case "structural_tag":
+                return Reading(StructuralTag(json_object_text(name, value)), None)
+            case _:
+                return json_reading(value)
     return Reading(None, None)
 
 

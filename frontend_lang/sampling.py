@@ -27,6 +27,7 @@ class SamplingArgs:
     max_tokens: int | None = None
     min_tokens: int | None = None
     stop: str | Sequence[str] | None = None
+    stop_regex: str | Sequence[str] | None = None
     stop_token_ids: Sequence[int] | None = None
     temperature: float | None = None
     top_p: float | None = None
@@ -40,8 +41,10 @@ class SamplingArgs:
     ignore_eos: bool | None = None
 
     def __post_init__(self) -> None:
-        stop = (self.stop,) if isinstance(self.stop, str) else self.stop
-        object.__setattr__(self, "stop", _copied("stop", stop))
+        for name in ("stop", "stop_regex"):
+            stops = getattr(self, name)
+            stops = (stops,) if isinstance(stops, str) else stops
+            object.__setattr__(self, name, _copied(name, stops))
         object.__setattr__(self, "stop_token_ids", _copied("stop_token_ids", self.stop_token_ids))
         if self.logit_bias is not None:
             if not isinstance(cast(object, self.logit_bias), Mapping):

@@ -12,10 +12,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from decimal import Decimal
 from functools import lru_cache
 from typing import Any, NamedTuple, cast
 
 from pydantic import TypeAdapter
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import core_schema
 
 from espalier.runtime.messages import Constraint, JsonSchema, Regex
 from espalier.runtime.programs.values import Parse
@@ -35,6 +38,22 @@ class Reading(NamedTuple):
     parse: Parse | None
 
 
+class _ReadableSchema(GenerateJsonSchema):
+    """Schemas that allow only what validation then takes."""
+
+    def decimal_schema(self, schema: core_schema.DecimalSchema) -> JsonSchemaValue:
+        """pydantic's own allows any string as well."""
+        return self.float_schema(
+            core_schema.float_schema(
+                multiple_of=_as_float(schema.get("multiple_of")),
+                le=_as_float(schema.get("le")),
+                ge=_as_float(schema.get("ge")),
+                lt=_as_float(schema.get("lt")),
+                gt=_as_float(schema.get("gt")),
+            )
+        )
+
+
 def dtype_reading(dtype: object) -> Reading:
     """The reading of `dtype`: `int`, `float`, `bool` (written True or False) or `str`."""
     match dtype:
@@ -52,13 +71,21 @@ def dtype_reading(dtype: object) -> Reading:
 
 def json_reading(schema: object) -> Reading:
     """The reading of a JSON schema (dict or JSON text) or of a type that pydantic knows."""
-    if isinstance(schema, str):
-        return Reading(JsonSchema(_checked(schema)), None)
-    if isinstance(schema, Mapping):
-        return Reading(JsonSchema(_dumped(cast(Mapping[str, Any], schema))), None)
+    if isinstance(schema, str | Mapping):
+        text = json_object_text("json_schema", cast(object, schema))
+        return Reading(JsonSchema(text), None)
     if isinstance(schema, TypeAdapter):
         return _adapter_reading(schema)  # pyright: ignore[reportUnknownArgumentType]
     return _type_reading(schema) if _is_hashable(schema) else _new_type_reading(schema)
+
+
+def json_object_text(argument: str, value: object) -> str:
+    """The JSON text of a mapping, or `value` itself where it is such a text."""
+    if isinstance(value, str):
+        return _checked(argument, value)
+    if isinstance(value, Mapping):
+        return _dumped(argument, cast(Mapping[str, Any], value))
+    raise TypeError(f"{argument} must be a mapping or a JSON text, not {value!r}")
 
 
 def _is_hashable(value: object) -> bool:
@@ -69,27 +96,31 @@ def _is_hashable(value: object) -> bool:
     return True
 
 
+def _as_float(bound: Decimal | None) -> float | None:
+    return None if bound is None else float(bound)
+
+
 def _parse_bool(text: str) -> bool:
     if text not in ("True", "False"):
         raise ValueError(f"{text!r} is neither True nor False")
     return text == "True"
 
 
-def _checked(text: str) -> str:
+def _checked(argument: str, text: str) -> str:
     try:
-        schema: object = json.loads(text)
+        value: object = json.loads(text)
     except ValueError as error:
-        raise ValueError(f"json_schema is not JSON: {error}") from error
-    if not isinstance(schema, dict | bool):
-        raise TypeError(f"json_schema must be a JSON object, not {text!r}")
+        raise ValueError(f"{argument} is not JSON: {error}") from error
+    if not isinstance(value, dict | bool):
+        raise TypeError(f"{argument} must be a JSON object, not {text!r}")
     return text
 
 
-def _dumped(schema: Mapping[str, Any]) -> str:
+def _dumped(argument: str, value: Mapping[str, Any]) -> str:
     try:
-        return json.dumps(dict(schema), ensure_ascii=False, allow_nan=False)
+        return json.dumps(dict(value), ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError) as error:
-        raise TypeError(f"json_schema is not a JSON value: {error}") from error
+        raise TypeError(f"{argument} is not a JSON value: {error}") from error
 
 
 def _new_type_reading(type_: Any) -> Reading:
@@ -106,4 +137,7 @@ def _adapter_reading(adapter: TypeAdapter[Any]) -> Reading:
     def parse(text: str) -> object:
         return adapter.validate_json(text)
 
-    return Reading(JsonSchema(_dumped(adapter.json_schema())), parse)
+    return Reading(
+        JsonSchema(_dumped("json_schema", adapter.json_schema(schema_generator=_ReadableSchema))),
+        parse,
+    )

@@ -46,13 +46,25 @@ class Ebnf(msgspec.Struct, frozen=True, tag="ebnf"):
     grammar: str
 
 
+class Lark(msgspec.Struct, frozen=True, tag="lark"):
+    """Output is derived from rule `start` of this grammar (llguidance's Lark)."""
+
+    grammar: str
+
+
+class StructuralTag(msgspec.Struct, frozen=True, tag="structural_tag"):
+    """Output has the structure of this structural tag (JSON text of xgrammar's format)."""
+
+    structure: str
+
+
 class Choice(msgspec.Struct, frozen=True, tag="choice"):
     """Output is one of these strings."""
 
     choices: tuple[str, ...]
 
 
-Constraint = JsonSchema | Regex | Ebnf | Choice
+Constraint = JsonSchema | Regex | Ebnf | Lark | StructuralTag | Choice
 
 
 class LogprobOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,12 +92,14 @@ FinishKind = Literal["stop", "length", "abort", "error"]
 
 
 class FinishReason(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a request ended; `matched` is the stop string or token id, `message` the error.
+    """Why a request ended; `matched` is the stop token's id or the text that a stop matched,
+    `message` the error.
 
     `bad_request` tells an error that the request itself caused (its grammar does not
     compile) from one of the runtime; `lost` one whose process died, or lost its KV: it may
     be sent again; `retry_after_s` one that was refused: it may be sent again after so long.
-    `shutdown` tells an abort that nobody asked for but who ended the runtime.
+    `shutdown` tells an abort that nobody asked for but who ended the runtime. `incomplete`:
+    the length cut the text off before the grammar that the caller wrote allowed an end.
     """
 
     kind: FinishKind
@@ -95,6 +109,7 @@ class FinishReason(msgspec.Struct, frozen=True, kw_only=True):
     lost: bool = False
     retry_after_s: float | None = None
     shutdown: bool = False
+    incomplete: bool = False
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):

@@ -134,7 +134,9 @@ class Submission:
     ) -> None:
         self.rid = requests[0].rid
         self._detokenizers = {
-            request.choice: IncrementalDetokenizer(visible_bytes, request.sampling.stop)
+            request.choice: IncrementalDetokenizer(
+                visible_bytes, request.sampling.stop, request.sampling.stop_regex
+            )
             for request in requests
         }
 

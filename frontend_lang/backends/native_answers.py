@@ -42,6 +42,7 @@ class _Finish(msgspec.Struct):
     type: str
     matched: str | int | None = None
     message: str = ""
+    incomplete: bool = False
 
 
 _Entry = tuple[float | None, int, str | None]  # log-probability, token id, its text
@@ -186,7 +187,7 @@ def _finish(meta: _MetaInfo) -> FinishReason | None:
         case "stop":
             return FinishReason(kind="stop", matched=reason.matched)
         case "length":
-            return FinishReason(kind="length")
+            return FinishReason(kind="length", incomplete=reason.incomplete)
         case "abort":
             raise RequestAborted(reason.message)
         case _:

@@ -7,7 +7,16 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from espalier.runtime.errors import InvalidRequest
-from espalier.runtime.messages import Choice, Constraint, Ebnf, JsonSchema, LogprobOptions, Regex
+from espalier.runtime.messages import (
+    Choice,
+    Constraint,
+    Ebnf,
+    JsonSchema,
+    Lark,
+    LogprobOptions,
+    Regex,
+    StructuralTag,
+)
 from espalier.runtime.programs.backend import GenerateCall, TextPiece
 from espalier.runtime.sampling.params import SamplingParams
 from espalier.runtime.submission import token_ids
@@ -73,6 +82,10 @@ def _constraint(constraint: Constraint | None) -> dict[str, object]:
             return {"regex": pattern}
         case Ebnf(grammar):
             return {"ebnf": grammar}
+        case Lark(grammar):
+            return {"lark": grammar}
+        case StructuralTag(structure):
+            return {"structural_tag": structure}
         case Choice(choices):
             return {"choices": choices}
 

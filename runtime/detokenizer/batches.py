@@ -30,7 +30,9 @@ class BatchDetokenizer:
         for start in batch.starts:
             key = start.rid, start.choice
             assert key not in self._outputs, f"{key} starts twice"
-            self._outputs[key] = IncrementalDetokenizer(self._visible_bytes, start.stops)
+            self._outputs[key] = IncrementalDetokenizer(
+                self._visible_bytes, start.stops, start.stop_regex
+            )
         outputs: list[TextOutput] = []
         for output in batch.outputs:
             key = output.rid, output.choice

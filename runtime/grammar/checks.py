@@ -9,18 +9,36 @@ from __future__ import annotations
 from typing import get_args
 
 from ..errors import InvalidRequest
-from ..messages import Choice, Constraint, Ebnf, JsonSchema, Regex, Unenforced
+from ..messages import (
+    Choice,
+    Constraint,
+    Ebnf,
+    JsonSchema,
+    Lark,
+    Regex,
+    StructuralTag,
+    Unenforced,
+)
 from .schema.trouble import Malformed
 from .schema.values import read_json
 
 MAX_SCHEMA_BYTES = 128 << 10
 MAX_EBNF_BYTES = 64 << 10
+MAX_LARK_BYTES = 64 << 10
+MAX_TAG_BYTES = 128 << 10
 MAX_REGEX_BYTES = 8 << 10
 MAX_CHOICES = 1024
 MAX_CHOICES_BYTES = 64 << 10
 MAX_SCHEMA_DEPTH = 100
 
-_PARAMS = {JsonSchema: "json_schema", Regex: "regex", Ebnf: "ebnf", Choice: "choices"}
+_PARAMS = {
+    JsonSchema: "json_schema",
+    Regex: "regex",
+    Ebnf: "ebnf",
+    Lark: "lark",
+    StructuralTag: "structural_tag",
+    Choice: "choices",
+}
 
 
 def param_of(constraint: Constraint) -> str:
@@ -38,11 +56,16 @@ def check_constraint(constraint: Constraint) -> None:
                     param="unenforced",
                 )
             _check_text(schema, MAX_SCHEMA_BYTES, "json_schema")
-            _check_schema(schema)
+            _check_json(schema, "json_schema")
         case Regex(pattern):
             _check_text(pattern, MAX_REGEX_BYTES, "regex")
         case Ebnf(grammar):
             _check_text(grammar, MAX_EBNF_BYTES, "ebnf")
+        case Lark(grammar):
+            _check_text(grammar, MAX_LARK_BYTES, "lark")
+        case StructuralTag(structure):
+            _check_text(structure, MAX_TAG_BYTES, "structural_tag")
+            _check_json(structure, "structural_tag")
         case Choice(choices):
             _check_choices(choices)
 
@@ -70,17 +93,16 @@ def _check_text(text: str, max_bytes: int, param: str) -> None:
         raise InvalidRequest(f"{param} contains a NUL byte", param=param)
 
 
-def _check_schema(text: str) -> None:
+def _check_json(text: str, param: str) -> None:
     depth = _nesting_depth(text)
     if depth > MAX_SCHEMA_DEPTH:
         raise InvalidRequest(
-            f"json_schema: nested {depth} levels deep, {MAX_SCHEMA_DEPTH} are allowed",
-            param="json_schema",
+            f"{param}: nested {depth} levels deep, {MAX_SCHEMA_DEPTH} are allowed", param=param
         )
     try:
         read_json(text)
     except Malformed as trouble:
-        raise InvalidRequest(f"json_schema: {trouble}", param="json_schema") from None
+        raise InvalidRequest(f"{param}: {trouble}", param=param) from None
 
 
 def _nesting_depth(text: str) -> int:

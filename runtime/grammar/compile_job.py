@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from ..errors import InvalidRequest
 from ..ipc.compiling import Artefact
-from ..messages import Constraint, Ebnf, EngineName, JsonSchema
+from ..messages import (
+    Choice,
+    Constraint,
+    Ebnf,
+    EngineName,
+    JsonSchema,
+    Lark,
+    Regex,
+    StructuralTag,
+)
 from .checks import check_constraint, param_of
 from .closing import Closer
 from .derive import Derived, derived
 from .engines import Engines
+from .regular import TooLarge
 from .routing import notations
+from .structural_tags import StructuralTagText
 from .wire import encode_grammar
 
 MAX_PAYLOAD_BYTES = 32 << 20
@@ -23,13 +34,40 @@ def compile_constraint(constraint: Constraint, engines: Engines) -> Artefact:
     """
     check_constraint(constraint)
     param = param_of(constraint)
-    if isinstance(constraint, Ebnf):
-        compiled = engines.xgrammar.compile(constraint.grammar, is_json=False, param=param)
-        return Artefact("xgrammar", _checked(compiled.serialize(), param), is_json=False)
+    match constraint:
+        case Ebnf(grammar):
+            compiled = engines.xgrammar.compile(grammar, is_json=False, param=param)
+            return Artefact("xgrammar", _checked(compiled.serialize(), param), is_json=False)
+        case Lark(grammar):
+            engines.llguidance.compile(grammar, is_json=False, param=param)
+            return Artefact("llguidance", grammar.encode(), is_json=False)
+        case StructuralTag(structure):
+            return _tag_artefact(engines.prepared_tag(structure), engines, param)
+        case _:
+            return _closable(constraint, engines, param)
+
+
+def _tag_artefact(tag: StructuralTagText, engines: Engines, param: str) -> Artefact:
+    compiled = engines.xgrammar.compile_tag(tag.text, named_ids=tag.token_ids, param=param)
+    return Artefact(
+        "xgrammar",
+        _checked(compiled.serialize(), param),
+        is_json=False,
+        notes=tag.notes,
+        named_ids=tag.token_ids,
+    )
+
+
+def _closable(constraint: JsonSchema | Regex | Choice, engines: Engines, param: str) -> Artefact:
+    """What becomes a grammar of ours, which never ends incomplete."""
     found = derived(constraint)
     is_json = isinstance(constraint, JsonSchema)
     engine, payload = _built(found, engines, is_json=is_json, param=param)
-    closer = Closer(found.grammar, engines.closing)
+    try:
+        closer = Closer(found.grammar, engines.closing)
+    except TooLarge as error:
+        message = f"{param}: it has no text that is short enough: {error}"
+        raise InvalidRequest(message, param=param) from None
     if closer.min_tokens > MAX_MIN_TOKENS:
         raise InvalidRequest(
             f"{param}: the shortest output that is known to satisfy it has {closer.min_tokens} "

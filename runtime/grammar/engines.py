@@ -9,6 +9,7 @@ from .closing import Closer, ClosingVocabulary
 from .engine import EngineGrammar
 from .guide import CompiledGrammar
 from .llguidance_engine import LlguidanceCompiler
+from .structural_tags import StructuralTagText, prepared_tag
 from .vocabulary import Vocabulary
 from .wire import decode_grammar
 from .xgrammar_engine import XgrammarCompiler
@@ -50,6 +51,11 @@ class Engines:
         """Load all that there is to load."""
         _ = self.llguidance, self.closing
 
+    def prepared_tag(self, structure: str) -> StructuralTagText:
+        """A structural tag in terms of this vocabulary."""
+        vocabulary = self._vocabulary
+        return prepared_tag(structure, vocabulary.token_bytes, vocabulary.stop_ids)
+
     def load(self, artefact: Artefact) -> CompiledGrammar:
         """What a worker has compiled, ready to match with."""
         engine = self._load_engine(artefact)
@@ -71,6 +77,8 @@ class Engines:
     def _load_engine(self, artefact: Artefact) -> EngineGrammar:
         match artefact.engine:
             case "xgrammar":
-                return self.xgrammar.load(artefact.payload, is_json=artefact.is_json)
+                return self.xgrammar.load(
+                    artefact.payload, is_json=artefact.is_json, named_ids=artefact.named_ids
+                )
             case "llguidance":
                 return self.llguidance.load(artefact.payload, is_json=artefact.is_json)

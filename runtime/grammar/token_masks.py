@@ -35,6 +35,17 @@ class TokenMasks:
         """The mask for the token that follows `token_id` (None: at the start)."""
         return self.after_ed if token_id in self.ending_in_ed else self.anywhere
 
+    def with_ids(self, token_ids: Sequence[int]) -> TokenMasks:
+        """The same, and these tokens as well."""
+        if not token_ids:
+            return self
+        anywhere, after_ed = self.anywhere.copy(), self.after_ed.copy()
+        for mask in (anywhere, after_ed):
+            bits = mask.view(np.uint32)
+            for token_id in token_ids:
+                bits[token_id // 32] |= np.uint32(1 << token_id % 32)
+        return TokenMasks(anywhere, after_ed, self.ending_in_ed)
+
 
 def has_bit(mask: Bitmask, token_id: int) -> bool:
     """False for ids outside the mask, too."""

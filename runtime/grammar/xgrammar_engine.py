@@ -1,7 +1,8 @@
 """The one seam to xgrammar: compiles constraints, matches tokens, fills bitmasks.
 
-Control tokens are ordinary text to xgrammar, so a mask of the vocabulary goes on top of
-every mask of a grammar. Knows no requests and no threads.
+To xgrammar control tokens are ordinary text; it is given text for them that no character has,
+and a mask of the vocabulary goes on top of every mask of a grammar: free text of a structural
+tag is any bytes. Knows no requests and no threads.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from ..errors import InvalidRequest
 from .token_masks import Bitmask, TokenMasks, has_bit, text_masks
 
 # "[12:34:56] /path/file.cc:12: " in front of the compiler's words.
+_NO_CHARACTER = b"\xff"  # in no UTF-8
 _LOG_PREFIX = re.compile(r"\[\d\d:\d\d:\d\d\] \S+?:\d+: ")
 
 
@@ -91,8 +93,9 @@ class XgrammarCompiler:
         stop_ids: Collection[int],
         vocab_width: int,
     ) -> None:
+        hidden = set(control_ids)
         self._info = xgr.TokenizerInfo(
-            list(token_bytes),
+            [_NO_CHARACTER + t if i in hidden else t for i, t in enumerate(token_bytes)],
             vocab_type=xgr.VocabType.RAW,
             vocab_size=vocab_width,
             stop_token_ids=sorted(stop_ids),
@@ -116,24 +119,45 @@ class XgrammarCompiler:
         `InvalidRequest`, naming `param`, with xgrammar's words if it refuses the text;
         `MemoryError`.
         """
-        try:
-            with _memory_errors():
-                compiled = self._compiler.compile_grammar(ebnf, root_rule_name="root")
-        except RuntimeError as error:
-            words = _LOG_PREFIX.sub("", str(error)).strip() or "the compiler refuses it"
-            raise InvalidRequest(f"{param}: {words}", param=param) from error
-        grammar = self._grammar(compiled, is_json=is_json)
+        with _refusals(param), _memory_errors():
+            compiled = self._compiler.compile_grammar(ebnf, root_rule_name="root")
+        return self._checked(self._grammar(compiled, is_json=is_json), param)
+
+    def compile_tag(
+        self, structure: str, *, named_ids: Sequence[int], param: str
+    ) -> XgrammarGrammar:
+        """The grammar of a structural tag, in which the control tokens `named_ids` may come."""
+        with _refusals(param), _memory_errors():
+            compiled = self._compiler.compile_structural_tag(structure)
+        return self._checked(self._grammar(compiled, is_json=False, named_ids=named_ids), param)
+
+    def load(
+        self, payload: bytes, *, is_json: bool, named_ids: Sequence[int] = ()
+    ) -> XgrammarGrammar:
+        """A grammar that was compiled elsewhere. Drops the GIL for most of its time."""
+        compiled = xgr.CompiledGrammar.deserialize_json(payload.decode(), self._info)
+        return self._grammar(compiled, is_json=is_json, named_ids=named_ids)
+
+    def _grammar(
+        self, compiled: xgr.CompiledGrammar, *, is_json: bool, named_ids: Sequence[int] = ()
+    ) -> XgrammarGrammar:
+        masks = self._json_masks if is_json else self._text_masks
+        return XgrammarGrammar(compiled, masks.with_ids(named_ids))
+
+    def _checked(self, grammar: XgrammarGrammar, param: str) -> XgrammarGrammar:
         if not grammar.matcher().fill(np.zeros(self._num_words, dtype=np.int32)):
             raise InvalidRequest(f"{param}: no text at all matches", param=param)
         return grammar
 
-    def load(self, payload: bytes, *, is_json: bool) -> XgrammarGrammar:
-        """A grammar that was compiled elsewhere. Drops the GIL for most of its time."""
-        compiled = xgr.CompiledGrammar.deserialize_json(payload.decode(), self._info)
-        return self._grammar(compiled, is_json=is_json)
 
-    def _grammar(self, compiled: xgr.CompiledGrammar, *, is_json: bool) -> XgrammarGrammar:
-        return XgrammarGrammar(compiled, self._json_masks if is_json else self._text_masks)
+@contextmanager
+def _refusals(param: str) -> Generator[None]:
+    """xgrammar's words as an `InvalidRequest` about `param`."""
+    try:
+        yield
+    except RuntimeError as error:
+        words = _LOG_PREFIX.sub("", str(error)).strip() or "the compiler refuses it"
+        raise InvalidRequest(f"{param}: {words}", param=param) from error
 
 
 @contextmanager

@@ -138,7 +138,8 @@ def _grammar(report: GrammarReport | None) -> Json:
 def _finish(finish: FinishReason, num_tokens: int) -> Json:
     match finish.kind:
         case "length":
-            return {"type": "length", "length": num_tokens}
+            cut = {"incomplete": True} if finish.incomplete else {}
+            return {"type": "length", "length": num_tokens, **cut}
         case "abort":
             return {"type": "abort", "message": finish.message, "status_code": None}
         case _:

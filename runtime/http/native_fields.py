@@ -10,7 +10,16 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from ..errors import InvalidRequest
-from ..messages import Choice, Constraint, Ebnf, JsonSchema, Regex, Unenforced
+from ..messages import (
+    Choice,
+    Constraint,
+    Ebnf,
+    JsonSchema,
+    Lark,
+    Regex,
+    StructuralTag,
+    Unenforced,
+)
 from ..sampling.params import SamplingParams
 from .unserved import refuse_unserved
 
@@ -31,6 +40,7 @@ class SamplingFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     logit_bias: dict[int, float] | None = None
     sampling_seed: int | None = None
     stop: str | list[str] | None = None
+    stop_regex: str | list[str] | None = None
     stop_token_ids: list[int] | None = None
     ignore_eos: bool | None = None
     n: int | None = None
@@ -39,6 +49,8 @@ class SamplingFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     unenforced: Unenforced | None = None
     regex: str | None = None
     ebnf: str | None = None
+    lark: str | None = None
+    structural_tag: msgspec.Raw = msgspec.Raw(b"null")
     choices: list[str] | None = None
     no_stop_trim: bool | None = None
 
@@ -47,8 +59,6 @@ class SamplingFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     # Known, not served.
     skip_special_tokens: bool | None = None
-    stop_regex: object = None
-    structural_tag: object = None
     beam_width: object = None
     stream_interval: object = None
     custom_params: object = None
@@ -144,8 +154,6 @@ _UNSERVED: Mapping[str, Sequence[object]] = {
 }
 _UNSERVED_SAMPLING: Mapping[str, Sequence[object]] = {
     "skip_special_tokens": (True,),
-    "stop_regex": ("",),
-    "structural_tag": (),
     "beam_width": (1,),
     "stream_interval": (1,),
     "custom_params": ({},),
@@ -164,6 +172,7 @@ _SAME = (
     "repetition_penalty",
     "logit_bias",
     "stop",
+    "stop_regex",
     "stop_token_ids",
     "ignore_eos",
     "n",
@@ -189,8 +198,9 @@ def sampling_of(fields: SamplingFields, where: str) -> SamplingParams:
         value: object = getattr(fields, callers)
         if value is not None:
             given[ours] = value
-    if fields.stop is not None:
-        given["stop"] = (fields.stop,) if isinstance(fields.stop, str) else tuple(fields.stop)
+    for name, stops in (("stop", fields.stop), ("stop_regex", fields.stop_regex)):
+        if stops is not None:
+            given[name] = (stops,) if isinstance(stops, str) else tuple(stops)
     if fields.stop_token_ids is not None:
         given["stop_token_ids"] = tuple(fields.stop_token_ids)
     return msgspec.structs.replace(SamplingParams(), **given)
@@ -199,7 +209,7 @@ def sampling_of(fields: SamplingFields, where: str) -> SamplingParams:
 def constraint_of(fields: SamplingFields, where: str) -> Constraint | None:
     """The one constraint that `fields` has, if any; unchecked but for being only one."""
     asked: dict[str, Constraint] = {}
-    schema = _schema_text(fields.json_schema, f"{where}.json_schema")
+    schema = _json_text(fields.json_schema, f"{where}.json_schema")
     if schema is not None:
         asked["json_schema"] = JsonSchema(
             schema, bool(fields.open_objects), fields.unenforced or "refuse"
@@ -210,6 +220,11 @@ def constraint_of(fields: SamplingFields, where: str) -> Constraint | None:
         asked["regex"] = Regex(fields.regex)
     if fields.ebnf is not None:
         asked["ebnf"] = Ebnf(fields.ebnf)
+    if fields.lark is not None:
+        asked["lark"] = Lark(fields.lark)
+    structure = _json_text(fields.structural_tag, f"{where}.structural_tag")
+    if structure is not None:
+        asked["structural_tag"] = StructuralTag(structure)
     if fields.choices is not None:
         asked["choices"] = Choice(tuple(fields.choices))
     if len(asked) > 1:
@@ -224,13 +239,13 @@ def _refuse_without_schema(fields: SamplingFields, where: str) -> None:
             raise InvalidRequest(f"{name} needs json_schema", param=f"{where}.{name}")
 
 
-def _schema_text(raw: msgspec.Raw, param: str) -> str | None:
-    """The text of a schema that came as a JSON object, or as a string with its text."""
+def _json_text(raw: msgspec.Raw, param: str) -> str | None:
+    """The text of an object that came as it is, or as a string with its text."""
     data = bytes(raw)
     try:
         if data.startswith(b"{"):
             return data.decode()
         return msgspec.json.decode(data, type=str | None)
     except (UnicodeDecodeError, msgspec.DecodeError):
-        message = f"{param} must be a JSON schema: an object, or a string with its text"
+        message = f"{param} must be a JSON object, or a string with its text"
         raise InvalidRequest(message, param=param) from None

@@ -91,7 +91,8 @@ class Artefact(msgspec.Struct, frozen=True, tag=True):
     asked for, and what of it is not enforced, if it is not `is_whole`. min_tokens: a budget that
     is enough, the stop token included; 0 if none is known. closing: the grammar that the output
     is closed by (`grammar.wire`), empty if there is none; growth: how much one token may lengthen
-    its shortest ending, in tokens.
+    its shortest ending, in tokens. named_ids: tokens that may come although they are control
+    tokens: a structural tag names them.
     """
 
     engine: EngineName
@@ -103,6 +104,7 @@ class Artefact(msgspec.Struct, frozen=True, tag=True):
     min_tokens: int = 0
     growth: float = 0.0
     closing: bytes = b""
+    named_ids: tuple[int, ...] = ()
 
 
 class Checked(msgspec.Struct, frozen=True, tag=True):

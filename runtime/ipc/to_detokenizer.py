@@ -9,11 +9,12 @@ from .wire import Wire
 
 
 class TextStart(msgspec.Struct, frozen=True, array_like=True):
-    """An output begins; text that may become one of its `stops` is held back."""
+    """An output begins; text that may become one of its stops is held back."""
 
     rid: str
     choice: int
     stops: tuple[str, ...]
+    stop_regex: tuple[str, ...] = ()
 
 
 class TokenBatch(msgspec.Struct, frozen=True, tag=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from ..errors import InvalidRequest
+from ..stop_patterns import MAX_PATTERNS, stop_patterns
 
 MAX_STOPS = 32
 MAX_STOP_BYTES = 1024
@@ -18,7 +19,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     Lengths are in tokens. `temperature=0` is greedy; `top_k=-1` keeps every token.
     `seed=None` draws a seed when the request is submitted; the same seed and prompt give
-    the same tokens, whatever else runs. `logit_bias` maps token ids to an addend. A
+    the same tokens, whatever else runs. `stop_regex` are patterns that end the text where they
+    match; see `stop_patterns`. `logit_bias` maps token ids to an addend. A
     constraint decides alone where its output may end: with one, `min_new_tokens` and
     `ignore_eos` have no say.
     """
@@ -35,6 +37,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     logit_bias: dict[int, float] = {}
     seed: int | None = None
     stop: tuple[str, ...] = ()
+    stop_regex: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     n: int = 1
@@ -68,6 +71,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             raise InvalidRequest(f"at most {MAX_STOPS} stop strings are allowed", param="stop")
         for text in self.stop:
             _check_stop(text)
+        self._validate_stop_regex()
         check_type("stop_token_ids", self.stop_token_ids, tuple)
         if len(self.stop_token_ids) > MAX_STOP_IDS:
             raise InvalidRequest(
@@ -75,6 +79,16 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             )
         for token_id in self.stop_token_ids:
             check_int("stop_token_ids", token_id, -(2**63), 2**63 - 1)
+
+    def _validate_stop_regex(self) -> None:
+        check_type("stop_regex", self.stop_regex, tuple)
+        if len(self.stop_regex) > MAX_PATTERNS:
+            message = f"at most {MAX_PATTERNS} patterns are allowed in stop_regex"
+            raise InvalidRequest(message, param="stop_regex")
+        for pattern in self.stop_regex:
+            check_type("stop_regex", pattern, str)
+        if self.stop_regex:
+            stop_patterns(self.stop_regex)
 
     def _validate_bias(self, vocab_size: int) -> None:
         check_type("logit_bias", self.logit_bias, dict)

@@ -1,7 +1,7 @@
-"""The one authority on where a request ends: stop ids, stop strings and lengths.
+"""The one authority on where a request ends: stop ids, stop strings, stop patterns and lengths.
 
-Stop strings are matched over the bytes of the visible text, each byte looked at a bounded
-number of times; control tokens have no visible bytes.
+Stop strings and patterns are matched over the bytes of the visible text, each byte looked at a
+bounded number of times; control tokens have no visible bytes.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from ..messages import FinishReason
 from ..sampling.params import SamplingParams
+from ..stop_patterns import StopSearch, stop_patterns
 
 VisibleBytes = Callable[[int], bytes]
 
@@ -32,8 +33,8 @@ class EndMatcher:
     """Watches one request's output tokens for its end.
 
     Stop strings are looked for in the last (longest stop - 1) bytes plus the new ones, so
-    the work per token is bounded. The stop that ends first wins; of those, the one that
-    begins first.
+    the work per token is bounded; patterns see the text from `min_new_tokens` on. The stop
+    that ends first wins; of those, the one that begins first.
     """
 
     def __init__(
@@ -46,6 +47,8 @@ class EndMatcher:
         self._visible_bytes = visible_bytes
         self._stops = {stop.encode(): stop for stop in params.stop}
         self._overlap = max(map(len, self._stops), default=1) - 1
+        patterns = params.stop_regex
+        self._search = StopSearch(stop_patterns(patterns)) if patterns else None
         self._tail = b""
         self._num_bytes = 0
         self._token_ends: list[int] = []  # text length in bytes after each output token
@@ -77,22 +80,35 @@ class EndMatcher:
         self._token_ends.append(self._num_bytes)
         self._tail = window[-self._overlap :] if self._overlap else b""
         if len(self._token_ends) >= self._params.min_new_tokens:
-            found = self._find_stop(window, old_len)
-            if found is not None:
-                at, stop = found
-                return self._cut(window_start + at, FinishReason(kind="stop", matched=stop))
+            stops = (self._find_stop(window, old_len, window_start), self._find_pattern(new))
+            if found := min(filter(None, stops), default=None):
+                _, start, stop = found
+                return self._cut(start, FinishReason(kind="stop", matched=stop))
         if len(self._token_ends) >= self._params.max_new_tokens:
             return self.so_far(FinishReason(kind="length"))
         return None
 
-    def _find_stop(self, window: bytes, old_len: int) -> tuple[int, str] | None:
-        """The winning stop that ends in the new bytes, and where it begins in `window`."""
+    def _find_pattern(self, new: bytes) -> tuple[int, int, str] | None:
+        """As `_find_stop`, of the patterns; to be called with all text from its first call on."""
+        if self._search is None or (found := self._search.push(new)) is None:
+            return None
+        match, text = found
+        start = self._num_bytes - self._search.num_bytes
+        return start + match.end, start + match.start, text.decode("utf-8", "replace")
+
+    def _find_stop(
+        self, window: bytes, old_len: int, window_start: int
+    ) -> tuple[int, int, str] | None:
+        """The winning stop that ends in the new bytes: where it ends and begins, and itself."""
         best: tuple[int, int, str] | None = None
         for stop_bytes, stop in self._stops.items():
             at = window.find(stop_bytes, max(0, old_len - len(stop_bytes) + 1))
             if at >= 0 and (best is None or (at + len(stop_bytes), at) < best[:2]):
                 best = (at + len(stop_bytes), at, stop)
-        return None if best is None else (best[1], best[2])
+        if best is None:
+            return None
+        end, start, stop = best
+        return window_start + end, window_start + start, stop
 
     def _cut(self, num_text_bytes: int, reason: FinishReason) -> End:
         kept = len(self._token_ends)

@@ -58,7 +58,9 @@ class SchedulerLink:
                     for request in requests:
                         key = request.rid, request.choice
                         self._open.add(key)
-                        self._starts.append(TextStart(*key, request.sampling.stop))
+                        self._starts.append(
+                            TextStart(*key, request.sampling.stop, request.sampling.stop_regex)
+                        )
                 self._inbox.put(SubmitRequests(requests))
             case wire.Abort(_, rid):
                 self._inbox.put(AbortRequest(rid))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..messages import FinishReason, TokenLogprob, TokenOutput
 from ..sampling.sampler import NO_TOKEN, NOT_FINITE, Sampled
@@ -52,7 +52,7 @@ def settle_row(request: Request, row: StepRow, index: int, result: StepResult) -
     if not row.samples:
         end = None
         if request.message.sampling.max_new_tokens == 0 and row.end == request.prompt_len:
-            end = request.ends.so_far(FinishReason(kind="length"))
+            end = request.ends.so_far(_length_reason(request))
         return Settlement(prompt_logprobs=prompt_logprobs, end=end)
     sampled = result.sampled[index]
     if sampled.failure is not None:
@@ -82,7 +82,16 @@ def _end_after(request: Request, token_id: int) -> End | None:
             return request.ends.so_far(FinishReason(kind="error", message=message))
         if guide.is_terminated:
             return request.ends.so_far(FinishReason(kind="stop", matched=token_id))
-    return request.ends.push(token_id)
+    end = request.ends.push(token_id)
+    if end is not None and end.reason.kind == "length":
+        return replace(end, reason=_length_reason(request))
+    return end
+
+
+def _length_reason(request: Request) -> FinishReason:
+    """Grammars that are not the caller's own are closed in time."""
+    guide = request.guide
+    return FinishReason(kind="length", incomplete=guide is not None and not guide.is_completed)
 
 
 def _token_logprob(sampled: Sampled) -> TokenLogprob:

@@ -25,8 +25,10 @@ from espalier.runtime.messages import (
     FinishReason,
     GrammarReport,
     JsonSchema,
+    Lark,
     LogprobOptions,
     Regex,
+    StructuralTag,
     TokenLogprob,
     Usage,
 )
@@ -64,6 +66,7 @@ def test_the_body_of_a_plain_call() -> None:
             "repetition_penalty": 1.0,
             "logit_bias": {},
             "stop": [],
+            "stop_regex": [],
             "stop_token_ids": [],
             "ignore_eos": False,
             "n": 1,
@@ -88,6 +91,7 @@ def test_every_sampling_parameter_is_sent() -> None:
         logit_bias={7: -100.0},
         seed=-(2**63),
         stop=("\n", "\u2028é"),
+        stop_regex=("a+", "é"),
         stop_token_ids=(3, -1),
         ignore_eos=True,
         n=4,
@@ -95,7 +99,8 @@ def test_every_sampling_parameter_is_sent() -> None:
     sent = body_of(sampling=sampling)["sampling_params"]
     assert sent.pop("sampling_seed") == -(2**63)
     assert sent.pop("logit_bias") == {"7": -100.0}
-    sent["stop"], sent["stop_token_ids"] = tuple(sent["stop"]), tuple(sent["stop_token_ids"])
+    for name in ("stop", "stop_regex", "stop_token_ids"):
+        sent[name] = tuple(sent[name])
     expected = msgspec.structs.asdict(sampling)
     assert sent == {name: expected[name] for name in expected if name not in ("seed", "logit_bias")}
 
@@ -110,6 +115,8 @@ def test_every_sampling_parameter_is_sent() -> None:
         ),
         (Regex("a+"), {"regex": "a+"}),
         (Ebnf('root ::= "a"'), {"ebnf": 'root ::= "a"'}),
+        (Lark('start: "a"'), {"lark": 'start: "a"'}),
+        (StructuralTag("{}"), {"structural_tag": "{}"}),
         (Choice(("a", "b")), {"choices": ["a", "b"]}),
     ],
 )

@@ -191,7 +191,7 @@ SAMPLING: list[tuple[dict[str, Any], str]] = [
     ({"choices": []}, "choices"),
     ({"choices": "ab"}, "choices"),
     ({"skip_special_tokens": False}, "skip_special_tokens"),
-    ({"stop_regex": "a+"}, "stop_regex"),
+    ({"stop_regex": "a*"}, "stop_regex"),
     ({"structural_tag": "x"}, "structural_tag"),
     ({"beam_width": 4}, "beam_width"),
     ({"best_of": 2}, "best_of"),

@@ -51,7 +51,7 @@ COMMON: list[tuple[dict[str, object], int, str | None]] = [
     ({"stop": ""}, 400, "stop"),
     ({"stop": ["x"] * 33}, 400, "stop"),
     ({"stop_token_ids": ["1"]}, 400, "stop_token_ids[0]"),
-    ({"stop_regex": "a+"}, 400, "stop_regex"),
+    ({"stop_regex": "(a"}, 400, "stop_regex"),
     ({"seed": 2**63}, 400, "seed"),
     ({"seed": 0.5}, 400, "seed"),
     ({"presence_penalty": 2.1}, 400, "presence_penalty"),

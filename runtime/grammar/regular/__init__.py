@@ -25,8 +25,9 @@ from .errors import NotPrintable, PatternError, TooLarge
 from .lengths import width, with_length
 from .nodes import Alt, Automaton, Both, Chars, Epsilon, Negated, Regex, Repeat, Seq, parts
 from .pattern import search_language, whole_language
+from .prefixes import prefixes
 from .questions import are_disjoint, finite_strings, includes, is_empty, shortest, to_dfa
-from .re2_syntax import search_pattern
+from .re2_syntax import re2_source, search_pattern
 from .rust_syntax import lark_rules, lark_terminals, rust_regex
 from .spelling import FREE_CONTENT, all_content, json_spelled
 from .terms import from_terms, to_terms
@@ -60,7 +61,6 @@ __all__ = [
     "are_disjoint",
     "automaton",
     "both",
-    "char_class",
     "chars",
     "derivative",
     "ebnf_expression",
@@ -79,6 +79,8 @@ __all__ = [
     "negated",
     "nonempty",
     "parts",
+    "prefixes",
+    "re2_source",
     "repeat",
     "rust_regex",
     "search_language",

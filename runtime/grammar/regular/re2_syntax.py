@@ -71,6 +71,11 @@ def search_pattern(pattern: str) -> Condition:
     return _condition(parse_pattern(pattern))
 
 
+def re2_source(regex: Regex) -> str:
+    """RE2's pattern for a plain expression; it matches just the texts of the language."""
+    return _source(regex)
+
+
 def _condition(node: Node) -> Condition:
     if not has_lookahead(node):
         return Found(_source(node))

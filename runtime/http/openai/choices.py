@@ -129,6 +129,8 @@ def _end(output: Completion | GenerateChunk | None) -> Choice:
     if output is None or output.finish is None:
         return {"finish_reason": None, "matched_stop": None}
     end: Choice = {"finish_reason": output.finish.kind, "matched_stop": output.finish.matched}
+    if output.finish.incomplete:
+        end["incomplete"] = True
     if output.grammar is not None:
         end["grammar"] = msgspec.to_builtins(output.grammar)
     return end

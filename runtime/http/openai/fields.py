@@ -31,10 +31,11 @@ class NamedSchema(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class ResponseFormat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`type` is text, json_object or json_schema."""
+    """`type` is text, json_object, json_schema, or structural_tag, which has a `format`."""
 
     type: str
     json_schema: NamedSchema | None = None
+    format: msgspec.Raw = msgspec.Raw(b"null")
 
 
 class CommonBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -61,8 +62,10 @@ class CommonBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     repetition_penalty: float | None = None
     regex: str | None = None
     ebnf: str | None = None
+    lark: str | None = None
     json_schema: msgspec.Raw = msgspec.Raw(b"null")
     choices: list[str] | None = None
+    stop_regex: str | list[str] | None = None
     stop_token_ids: list[int] | None = None
     ignore_eos: bool | None = None
     no_stop_trim: bool | None = None
@@ -76,7 +79,6 @@ class CommonBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     # Known, not served.
     skip_special_tokens: bool | None = None
     best_of: int | None = None
-    stop_regex: object = None
     lora_path: object = None
     custom_logit_processor: object = None
     session_params: object = None

@@ -11,7 +11,6 @@ from .fields import ChatBody, ChatMessage, CommonBody, CompletionBody
 # Field: values, besides null, that ask for nothing else than what is served.
 _COMMON: Mapping[str, Sequence[object]] = {
     "skip_special_tokens": (True,),
-    "stop_regex": ("",),
     "lora_path": (),
     "custom_logit_processor": (),
     "session_params": (),

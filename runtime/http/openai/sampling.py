@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from ...errors import InvalidRequest
-from ...messages import Choice, Constraint, Ebnf, JsonSchema, Regex
+from ...messages import Choice, Constraint, Ebnf, JsonSchema, Lark, Regex, StructuralTag
 from ...sampling.params import SamplingParams
 from ...scheduler.limits import RequestLimits
 from .fields import CommonBody, ResponseFormat
@@ -15,7 +15,6 @@ _ANY_OBJECT = JsonSchema('{"type":"object"}')
 
 def sampling_of(body: CommonBody, max_new_tokens: int) -> SamplingParams:
     """What `body` asks for; what it leaves out has the runtime's default, which is OpenAI's."""
-    stop = [body.stop] if isinstance(body.stop, str) else body.stop
     asked = {
         "min_new_tokens": body.min_tokens,
         "temperature": body.temperature,
@@ -27,13 +26,20 @@ def sampling_of(body: CommonBody, max_new_tokens: int) -> SamplingParams:
         "repetition_penalty": body.repetition_penalty,
         "logit_bias": body.logit_bias,
         "seed": body.seed,
-        "stop": None if stop is None else tuple(stop),
+        "stop": _texts(body.stop),
+        "stop_regex": _texts(body.stop_regex),
         "stop_token_ids": None if body.stop_token_ids is None else tuple(body.stop_token_ids),
         "ignore_eos": body.ignore_eos,
         "n": body.n,
     }
     given = {name: value for name, value in asked.items() if value is not None}
     return msgspec.structs.replace(SamplingParams(max_new_tokens=max_new_tokens), **given)
+
+
+def _texts(given: str | list[str] | None) -> tuple[str, ...] | None:
+    if given is None:
+        return None
+    return (given,) if isinstance(given, str) else tuple(given)
 
 
 def constraint_of(body: CommonBody) -> tuple[Constraint | None, str | None]:
@@ -47,6 +53,8 @@ def constraint_of(body: CommonBody) -> tuple[Constraint | None, str | None]:
         asked["regex"] = Regex(body.regex)
     if body.ebnf is not None:
         asked["ebnf"] = Ebnf(body.ebnf)
+    if body.lark is not None:
+        asked["lark"] = Lark(body.lark)
     if body.choices is not None:
         asked["choices"] = Choice(tuple(body.choices))
     if len(asked) > 1:
@@ -69,9 +77,13 @@ def _format_constraint(shape: ResponseFormat | None) -> Constraint | None:
             )
         case ResponseFormat(type="json_schema"):
             raise InvalidRequest("response_format has no json_schema", param="response_format")
+        case ResponseFormat(type="structural_tag"):
+            nodes = _json_text(shape.format, "response_format")
+            return StructuralTag(f'{{"type":"structural_tag","format":{nodes}}}')
         case _:
             raise InvalidRequest(
-                f"type {shape.type!r:.80} is not supported: it is text, json_object or json_schema",
+                f"type {shape.type!r:.80} is not supported: it is text, json_object, json_schema "
+                "or structural_tag",
                 param="response_format.type",
             )
 

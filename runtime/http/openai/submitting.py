@@ -140,7 +140,7 @@ def _field_names(prompt: str, length: str, top_logprobs: str, constraint: str | 
         "top_logprobs": top_logprobs,
     }
     if constraint is not None:
-        renamed["json_schema"] = constraint
+        renamed |= {"json_schema": constraint, "structural_tag": constraint}
     return FieldNames(prompt, renamed, constraint)
 
 
