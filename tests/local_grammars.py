@@ -6,7 +6,7 @@ from concurrent.futures import Future
 
 from espalier.runtime.errors import InvalidRequest
 from espalier.runtime.grammar.compile_job import compile_constraint
-from espalier.runtime.grammar.engine import CompiledGrammar
+from espalier.runtime.grammar.guide import CompiledGrammar
 from espalier.runtime.grammar.service import GrammarService
 from espalier.runtime.messages import Constraint
 from tests.fakes import BYTE_VOCAB, EOS, byte_tokens

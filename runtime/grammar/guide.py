@@ -58,6 +58,12 @@ class Guide:
         self._quoting_ids = quoting_ids
         self._keys = Keys()
 
+    def fork(self) -> Guide:
+        """Another one at the same place; the two go on separately."""
+        other = Guide(self._matcher.fork(), self._token_bytes, self._closer, self._quoting_ids)
+        other._ending, other._keys = self._ending, self._keys.copy()
+        return other
+
     @property
     def is_completed(self) -> bool:
         """The text so far is whole: a stop token would be accepted now, or was."""
@@ -92,10 +98,15 @@ class Guide:
             return False
         if self._quoting_ids is not None and self._keys.could_repeat:
             self._bar_repeated(self._quoting_ids, row)
-        closer, ending = self._closer, self._ending
-        if closer is not None and ending is not None and not closer.fits(ending, left):
-            closer.restrict(ending, row, left)
+        if self._closer is not None and self._ending is not None and not self.fits(left):
+            self._closer.restrict(self._ending, row, left)
         return bool(row.any())
+
+    def fits(self, left: int) -> bool:
+        """No token is barred because only `left` may still be generated."""
+        if self._closer is None or self._ending is None:
+            return True
+        return self._closer.fits(self._ending, left)
 
     def _bar_repeated(self, quoting_ids: Sequence[int], row: Bitmask) -> None:
         bits = row.view(np.uint32)

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from espalier.runtime.errors import EngineClosed, InvalidRequest, Overloaded
-from espalier.runtime.grammar.engine import CompiledGrammar
+from espalier.runtime.grammar.guide import CompiledGrammar
 from espalier.runtime.grammar.pool import PoolLimits
 from espalier.runtime.grammar.service import CompileLimits, GrammarService
 from espalier.runtime.grammar.stats import StopReason

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from espalier.runtime.errors import InvalidRequest, Overloaded, RequestFailed
-from espalier.runtime.grammar.engine import CompiledGrammar
+from espalier.runtime.grammar.guide import CompiledGrammar
 from espalier.runtime.messages import Choice, Constraint, Ebnf, Regex
 from tests.fakes import EOS, byte_tokens, byte_vocabulary, tiny_config, tiny_weights
 from tests.harness import Harness

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 
 import pytest
 
-from espalier.runtime.grammar.engine import CompiledGrammar
+from espalier.runtime.grammar.guide import CompiledGrammar
 from espalier.runtime.messages import Constraint, Regex, SchedulingHints
 from espalier.runtime.runner.protocol import LaunchedStep, Runner
 from espalier.runtime.sampling.sampler import NOT_FINITE

@@ -12,7 +12,7 @@ import pytest
 
 from espalier.radix.slots import SlotState
 from espalier.runtime.config import SchedulePolicy
-from espalier.runtime.grammar.engine import CompiledGrammar
+from espalier.runtime.grammar.guide import CompiledGrammar
 from espalier.runtime.messages import Regex
 from espalier.runtime.scheduler import audit
 from espalier.runtime.scheduler.audit import IdleAudit
