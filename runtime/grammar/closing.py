@@ -7,7 +7,7 @@ token is only allowed if an ending that fits is known after it. Knows no engine.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import inf
@@ -18,9 +18,11 @@ import numpy.typing as npt
 from .cfg import Grammar
 from .closing_costs import Costs, Spelling
 from .closing_growth import max_growth
+from .closing_keys import ending_without_repeats
+from .keys import Keys, KeyTokens
 from .regular import Regex
 from .token_masks import Bitmask
-from .walk import Threads, Walk
+from .walk import Threads, TooManyThreads, Walk
 
 MAX_TRIED = 256
 """Tokens that are tried one by one near the limit, of those that do more than go on with a text."""
@@ -73,8 +75,41 @@ class Closer:
         if ending.is_whole:
             return []
         thread = min(ending.threads, key=self._costs.of_thread)
+        return self._spelled(self._costs.ending(thread))
+
+    def tokens_without_repeats(self, ending: Ending, keys: Keys) -> list[int] | None:
+        """The same of an ending by which no key repeats; None if none is known."""
+        if ending.is_whole:
+            return []
+        threads = (thread for thread in ending.threads if self._costs.of_thread(thread) < inf)
+        for thread in sorted(threads, key=self._costs.of_thread):
+            texts = ending_without_repeats(self._costs, thread, keys)
+            if texts is not None:
+                return self._spelled(texts)
+        return None
+
+    def cost_after(self, ending: Ending, token_id: int, keys: Keys | None) -> float:
+        """Of the shortest known ending after a token; keys: those that must not repeat."""
+        try:
+            after = self.after(ending, token_id)
+        except TooManyThreads:
+            return inf
+        if keys is None:
+            return after.cost
+        moved = keys.copy()
+        moved.advance(self._vocabulary.token_bytes[token_id])
+        if moved.has_repeated:
+            return inf
+        tokens = self.tokens_without_repeats(after, moved)
+        return inf if tokens is None else len(tokens)
+
+    def token(self, text: bytes) -> int | None:
+        """The one token that is this text, if there is one."""
+        return self._vocabulary.spelling.token(text)
+
+    def _spelled(self, texts: Iterable[bytes]) -> list[int]:
         tokens: list[int] = []
-        for text in self._costs.ending(thread):
+        for text in texts:
             spelled = self._vocabulary.spelling.tokens(text)
             assert spelled is not None, text
             tokens += spelled
@@ -84,23 +119,26 @@ class Closer:
         """Any allowed token can be taken when `left` tokens, it included, are left."""
         return ending.most + self._growth + 2 <= left
 
-    def restrict(self, ending: Ending, row: Bitmask, left: int) -> None:
+    def restrict(self, ending: Ending, row: Bitmask, left: int, keys: Keys | None = None) -> None:
         """Clear the bits of `row` after which no ending is known that fits into `left` tokens.
 
-        left: counts the token that is chosen now, and the stop token. The next token of the
-        known ending stays, so that not all bits are cleared where `ending` itself fits.
+        left: counts the token that is chosen now, and the stop token. keys: those that must not
+        repeat. The next token of the known ending stays, so that not all bits are cleared where
+        that ending itself fits.
         """
         vocabulary = self._vocabulary
         allowed = _unpacked(row)
         kept = np.zeros_like(allowed)
         kept[vocabulary.stop_ids] = allowed[vocabulary.stop_ids]
-        if ending.cost + 2 <= left:
+        known = self.tokens(ending)
+        if keys is not None:
+            known = self.tokens_without_repeats(ending, keys) or []
+        if max(len(known), ending.cost) + 2 <= left:
             kept |= allowed & self._going_on(ending, len(allowed))
         tried = np.flatnonzero(allowed & ~kept)[:MAX_TRIED]
-        next_ids = self.tokens(ending)[:1]
-        for token_id in [*next_ids, *tried.tolist()]:
+        for token_id in [*known[:1], *tried.tolist()]:
             if allowed[token_id] and not kept[token_id]:
-                kept[token_id] = self.after(ending, token_id).cost + 2 <= left
+                kept[token_id] = self.cost_after(ending, token_id, keys) + 2 <= left
         row[:] = np.packbits(kept, bitorder="little").view("<i4")
 
     def _going_on(self, ending: Ending, width: int) -> npt.NDArray[np.bool_]:
@@ -134,7 +172,7 @@ class ClosingVocabulary:
         self.stop_ids = np.array(sorted(stop_ids), dtype=np.int64)
         allowed = [token_id not in barred for token_id in range(len(token_bytes))]
         self.spelling = Spelling(token_bytes, allowed)
-        self.quoting_ids = [i for i, text in enumerate(token_bytes) if allowed[i] and b'"' in text]
+        self.key_tokens = KeyTokens(token_bytes, allowed)
         self._texts = [t if ok else b"" for t, ok in zip(token_bytes, allowed, strict=True)]
         self._made_of = lru_cache(maxsize=64)(self._find_made_of)
 

@@ -58,7 +58,7 @@ class Engines:
             engine,
             self._vocabulary.token_bytes,
             Closer(decode_grammar(closing), self.closing) if closing else None,
-            self.closing.quoting_ids if artefact.has_free_keys else None,
+            self.closing.key_tokens if artefact.has_free_keys else None,
             artefact.notes,
             artefact.min_tokens,
             engine.num_bytes + _CLOSING_BYTES * len(closing),

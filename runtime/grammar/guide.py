@@ -5,14 +5,14 @@ Endings that fit the budget, and keys that do not repeat. Knows no requests.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from .closing import Closer, Ending
 from .engine import EngineGrammar, Matcher
-from .keys import Keys
+from .keys import Keys, KeyTokens
 from .token_masks import Bitmask
 from .walk import TooManyThreads
 
@@ -21,14 +21,13 @@ from .walk import TooManyThreads
 class CompiledGrammar:
     """One compiled constraint, shared by all requests that use it.
 
-    notes, min_tokens: as in `Artefact`. quoting_ids: the tokens with a quote in them, None
-    where keys can't repeat. num_bytes: what it takes of this process's memory, about.
+    notes, min_tokens: as in `Artefact`. key_tokens: None where keys can't repeat. num_bytes: what it takes of this process's memory, about.
     """
 
     engine: EngineGrammar
     token_bytes: Sequence[bytes]
     closer: Closer | None = None
-    quoting_ids: Sequence[int] | None = None
+    key_tokens: KeyTokens | None = None
     notes: tuple[str, ...] = ()
     min_tokens: int = 0
     num_bytes: int = 0
@@ -36,7 +35,7 @@ class CompiledGrammar:
     def guide(self) -> Guide:
         """A new one, at the start."""
         matcher = self.engine.matcher()
-        return Guide(matcher, self.token_bytes, self.closer, self.quoting_ids)
+        return Guide(matcher, self.token_bytes, self.closer, self.key_tokens)
 
 
 class Guide:
@@ -47,20 +46,19 @@ class Guide:
         matcher: Matcher,
         token_bytes: Sequence[bytes],
         closer: Closer | None,
-        quoting_ids: Sequence[int] | None,
+        key_tokens: KeyTokens | None,
     ) -> None:
-        """closer: None where the text may be cut off. quoting_ids: the tokens with a quote in
-        them, None where keys can't repeat."""
+        """closer: None where the text may be cut off. key_tokens: None where keys can't repeat."""
         self._matcher = matcher
         self._token_bytes = token_bytes
         self._closer = closer
         self._ending: Ending | None = None if closer is None else closer.start
-        self._quoting_ids = quoting_ids
+        self._key_tokens = key_tokens
         self._keys = Keys()
 
     def fork(self) -> Guide:
         """Another one at the same place; the two go on separately."""
-        other = Guide(self._matcher.fork(), self._token_bytes, self._closer, self._quoting_ids)
+        other = Guide(self._matcher.fork(), self._token_bytes, self._closer, self._key_tokens)
         other._ending, other._keys = self._ending, self._keys.copy()
         return other
 
@@ -80,7 +78,7 @@ class Guide:
             return False
         if self.is_terminated:
             return True
-        if self._quoting_ids is not None:
+        if self._key_tokens is not None:
             self._keys.advance(self._token_bytes[token_id])
         if self._closer is not None and self._ending is not None:
             try:
@@ -96,24 +94,48 @@ class Guide:
         """
         if not self._matcher.fill(row):
             return False
-        if self._quoting_ids is not None and self._keys.could_repeat:
-            self._bar_repeated(self._quoting_ids, row)
+        if self._key_tokens is not None and self._keys.could_repeat:
+            self._bar_repeated(self._key_tokens, row, left)
         if self._closer is not None and self._ending is not None and not self.fits(left):
-            self._closer.restrict(self._ending, row, left)
+            keys = self._keys if self._key_tokens is not None and self._keys.num_open else None
+            self._closer.restrict(self._ending, row, left, keys)
         return bool(row.any())
 
     def fits(self, left: int) -> bool:
-        """No token is barred because only `left` may still be generated."""
+        """No token is barred because only `left` may still be generated.
+
+        A key that must not repeat may have to be longer than the shortest one by a token for
+        each that is there.
+        """
         if self._closer is None or self._ending is None:
             return True
-        return self._closer.fits(self._ending, left)
+        spare = 0 if self._key_tokens is None else self._keys.num_open + len(self._keys.open)
+        return self._closer.fits(self._ending, left - spare)
 
-    def _bar_repeated(self, quoting_ids: Sequence[int], row: Bitmask) -> None:
+    def _bar_repeated(self, key_tokens: KeyTokens, row: Bitmask, left: int) -> None:
+        """Tokens by which a key repeats, or has to: nothing else fits."""
         bits = row.view(np.uint32)
-        for token_id in quoting_ids:
-            word, bit = token_id // 32, np.uint32(1 << token_id % 32)
-            if bits[word] & bit:
-                keys = self._keys.copy()
-                keys.advance(self._token_bytes[token_id])
-                if keys.has_repeated:
-                    bits[word] &= ~bit
+        token_ids = np.append(key_tokens.at(self._keys), list(self._towards_keys()))
+        token_ids = token_ids.astype(np.int64)
+        are_allowed = bits[token_ids // 32] >> (token_ids % 32).astype(np.uint32) & 1
+        for token_id in token_ids[are_allowed != 0].tolist():
+            if not self._can_differ(token_id, left):
+                bits[token_id // 32] &= ~np.uint32(1 << token_id % 32)
+
+    def _towards_keys(self) -> Iterator[int]:
+        """Tokens in a key after which it may still become one that is there."""
+        if self._closer is not None and self._keys.string is not None:
+            for rest in self._keys.barred():
+                for end in range(1, len(rest) + 1):
+                    token_id = self._closer.token(rest[:end])
+                    if token_id is not None:
+                        yield token_id
+
+    def _can_differ(self, token_id: int, left: int) -> bool:
+        keys = self._keys.copy()
+        keys.advance(self._token_bytes[token_id])
+        if keys.has_repeated:
+            return False
+        if self._closer is None or self._ending is None or not keys.barred():
+            return True
+        return self._closer.cost_after(self._ending, token_id, self._keys) + 2 <= left

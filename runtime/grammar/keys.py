@@ -6,10 +6,17 @@ allows, so anything but strings and brackets can be skipped.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+import numpy.typing as npt
+
 _QUOTE, _BACKSLASH = b'"\\'
+_ENDS_VALUE = re.compile(b'".*,', re.DOTALL)  # of a string, and goes on to the next member
+
+Ids = npt.NDArray[np.int64]
 
 
 @dataclass(slots=True)
@@ -38,6 +45,20 @@ class Keys:
                 self.string = b""
             else:
                 self._outside(byte)
+
+    def barred(self) -> list[bytes]:
+        """What of the keys that are there is left after the string that is read: as it is none
+        of the rests that may come. All of them between strings."""
+        keys = self.open[-1] if self.open else None
+        if not keys or not self.is_key:
+            return []
+        begun = self.string or b""
+        return [key[len(begun) :] for key in keys if key.startswith(begun)]
+
+    @property
+    def num_open(self) -> int:
+        """Keys of all objects that are open."""
+        return sum(len(keys) for keys in self.open if keys)
 
     @property
     def could_repeat(self) -> bool:
@@ -76,3 +97,22 @@ class Keys:
                 self.is_key = bool(self.open) and self.open[-1] is not None
             case _:
                 pass
+
+
+class KeyTokens:
+    """The tokens that can begin or end a key, by where the text stands."""
+
+    def __init__(self, token_bytes: Sequence[bytes], allowed: Sequence[bool]) -> None:
+        texts = [text if ok else b"" for text, ok in zip(token_bytes, allowed, strict=True)]
+        self._outside = _ids(b'"' in text or b"," in text for text in texts)
+        self._in_key = _ids(b'"' in text for text in texts)
+        self._in_value = _ids(_ENDS_VALUE.search(text) is not None for text in texts)
+
+    def at(self, keys: Keys) -> Ids:
+        if keys.string is None:
+            return self._outside
+        return self._in_key if keys.is_key else self._in_value
+
+
+def _ids(are_wanted: Iterable[bool]) -> Ids:
+    return np.flatnonzero(np.fromiter(are_wanted, dtype=np.bool_))
