@@ -21,7 +21,8 @@ from .walk import TooManyThreads
 class CompiledGrammar:
     """One compiled constraint, shared by all requests that use it.
 
-    notes, min_tokens: as in `Artefact`. key_tokens: None where keys can't repeat. num_bytes: what it takes of this process's memory, about.
+    notes, min_tokens: as in `Artefact`. key_tokens: None where keys can't repeat. num_bytes: what
+    it takes of this process's memory, about.
     """
 
     engine: EngineGrammar
