@@ -165,8 +165,9 @@ def measure(file: Path, num_schemas: int, limit_s: float) -> None:
     tallies = {name: Tally() for name in SAMPLERS}
     compiled: Counter[str] = Counter()
     deadline = monotonic() + limit_s
-    for group in read_groups(file, limit=num_schemas):
+    for number, group in enumerate(read_groups(file, limit=num_schemas)):
         if monotonic() > deadline:
+            print(f"stopped after {number} schemas")
             break
         try:
             artefact = compile_constraint(JsonSchema(group.schema), engines)
@@ -183,7 +184,10 @@ def measure(file: Path, num_schemas: int, limit_s: float) -> None:
             new = [f"{group.name}: {trouble}" for trouble in troubles(group.schema, found)]
             tally.troubles += new
             for trouble in new[:3]:
-                print(trouble, flush=True)
+                print(trouble)
+        print(
+            number, group.name, artefact.engine, MAX_BUDGET - len(enough), len(enough), flush=True
+        )
     print("schemas:", dict(compiled))
     print(f"{'sampler':14} {'budget refused':>15} {'ended':>8} {'not whole or invalid':>21}")
     for name, tally in tallies.items():

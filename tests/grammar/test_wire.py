@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from espalier.runtime.grammar.cfg import Call, Choice, Grammar, Lexeme, Repeat, Sequence, Text
+from espalier.runtime.grammar.cfg import Call, Choice, Expr, Grammar, Lexeme, Repeat, Sequence, Text
 from espalier.runtime.grammar.regular import literal, whole_language
 from espalier.runtime.grammar.schema.grammar import schema_grammar
 from espalier.runtime.grammar.walk import Acceptance
@@ -42,7 +42,7 @@ def test_the_grammar_of_a_schema_comes_back_equal(schema: Any) -> None:
 
 def test_every_kind_of_expression_comes_back_equal() -> None:
     word = whole_language("[a-z]+(x|y)*")
-    rules = {
+    rules: dict[str, Expr] = {
         "a": Sequence((Text("q"), Call("b"), Repeat(Lexeme(word), 0, None), Sequence(()))),
         "b": Choice((Text("1"), Lexeme(literal("z")), Repeat(Text("é"), 2, 3), Choice(()))),
     }
