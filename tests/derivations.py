@@ -6,10 +6,12 @@ import random
 
 from espalier.runtime.grammar.cfg import Grammar
 from espalier.runtime.grammar.closing_costs import Costs
-from espalier.runtime.grammar.regular import is_empty
+from espalier.runtime.grammar.keys import Keys
+from espalier.runtime.grammar.regular import CharSet, Regex, is_empty
 from espalier.runtime.grammar.walk import Threads, Walk
 
-_LIMIT = 400
+_LIMIT = 100
+_MAX_TRIES = 50
 
 
 class Derivations:
@@ -19,8 +21,18 @@ class Derivations:
         self._walk = Walk(grammar)
         self._costs = Costs(self._walk.root, len)
         self._rng = rng
+        self._symbols: dict[Regex, list[CharSet]] = {}
 
     def text(self) -> str:
+        """One without a key that stands twice in an object."""
+        for _ in range(_MAX_TRIES):
+            text, keys = self._text(), Keys()
+            keys.advance(text.encode())
+            if not keys.has_repeated:
+                return text
+        raise AssertionError(f"keys repeat in {_MAX_TRIES} texts")
+
+    def _text(self) -> str:
         data = bytearray()
         threads, is_whole = self._walk.start()
         while True:
@@ -34,17 +46,23 @@ class Derivations:
             byte = self._next_byte(threads)
             data.append(byte)
             threads, is_whole = self._walk.step(threads, byte)
-            threads = frozenset(t for t in threads if self._costs.of_thread(t) < float("inf"))
 
     def _next_byte(self, threads: Threads) -> int:
-        terminal, _ = self._rng.choice(tuple(threads))
+        """Of a thread that leads somewhere; not all of them do."""
+        terminals = self._rng.sample([terminal for terminal, _ in threads], len(threads))
+        terminal = next(t for t in terminals if isinstance(t, bytes) or self._symbols_of(t))
         if isinstance(terminal, bytes):
             return terminal[0]
-        steps = [
-            (symbols, target)
-            for symbols, target in self._walk.derivatives.steps(terminal)
-            if not is_empty(target)
-        ]
-        symbols, _target = self._rng.choice(steps)
+        symbols = self._rng.choice(self._symbols_of(terminal))
         first, last = self._rng.choice(symbols.ranges)
         return self._rng.randint(first, last)
+
+    def _symbols_of(self, terminal: Regex) -> list[CharSet]:
+        """Those that lead somewhere, as the derivatives group them."""
+        if terminal not in self._symbols:
+            self._symbols[terminal] = [
+                symbols
+                for symbols, target in self._walk.derivatives.steps(terminal)
+                if not is_empty(target)
+            ]
+        return self._symbols[terminal]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
@@ -20,7 +20,8 @@ import numpy.typing as npt
 from .cfg import Grammar
 from .closing_costs import Costs, Spelling
 from .closing_growth import max_growth
-from .keys import QuotingTokens
+from .closing_keys import ending_without_repeats
+from .keys import Keys, KeyTokens
 from .regular import Regex
 from .token_masks import Bitmask
 from .walk import Threads, TooManyThreads, Walk
@@ -89,27 +90,64 @@ class Closer:
         if ending.is_whole:
             return
         thread = min(ending.threads, key=self._costs.of_thread)
-        for text in self._costs.ending(thread):
+        yield from self._spelled(self._costs.ending(thread))
+
+    def tokens_without_repeats(self, ending: Ending, keys: Keys) -> list[int] | None:
+        """The same of an ending by which no key repeats; None if none is known."""
+        if ending.is_whole:
+            return []
+        threads = (thread for thread in ending.threads if self._costs.of_thread(thread) < inf)
+        for thread in sorted(threads, key=self._costs.of_thread):
+            texts = ending_without_repeats(self._costs, thread, keys)
+            if texts is not None:
+                return list(self._spelled(texts))
+        return None
+
+    def cost_after(self, ending: Ending, token_id: int, keys: Keys | None) -> float:
+        """Of the shortest known ending after a token; keys: those that must not repeat."""
+        try:
+            after = self.after(ending, token_id)
+        except TooManyThreads:
+            return inf
+        if keys is None:
+            return after.cost
+        moved = keys.copy()
+        moved.advance(self._vocabulary.token_bytes[token_id])
+        if moved.has_repeated:
+            return inf
+        tokens = self.tokens_without_repeats(after, moved)
+        return inf if tokens is None else len(tokens)
+
+    def token(self, text: bytes) -> int | None:
+        """The one token that is this text, if there is one."""
+        return self._vocabulary.spelling.token(text)
+
+    def _spelled(self, texts: Iterable[bytes]) -> Iterator[int]:
+        for text in texts:
             yield from self._vocabulary.spelling.tokens(text)
 
-    def restrict(self, ending: Ending, row: Bitmask, left: int) -> None:
+    def restrict(self, ending: Ending, row: Bitmask, left: int, keys: Keys | None = None) -> None:
         """Clear the bits of `row` after which no ending is known that fits into `left` tokens.
 
-        left: counts the token that is chosen now, and the stop token. The next token of the
-        known ending stays, so that not all bits are cleared where `ending` itself fits.
+        left: counts the token that is chosen now, and the stop token. keys: those that must not
+        repeat. The next token of the known ending stays, so that not all bits are cleared where
+        that ending itself fits.
         """
         vocabulary = self._vocabulary
         allowed = _unpacked(row)
         kept = np.zeros_like(allowed)
         kept[vocabulary.stop_ids] = allowed[vocabulary.stop_ids]
-        if ending.cost + 2 <= left:
+        cost, next_ids = ending.cost, list(islice(self.tokens(ending), 1))
+        if keys is not None:
+            known = self.tokens_without_repeats(ending, keys) or []
+            cost, next_ids = max(len(known), cost), known[:1]
+        if cost + 2 <= left:
             kept |= allowed & self._going_on(ending, len(allowed))
         most = MAX_TRIED if ending.cost <= MAX_COST_TRIED else 0
         tried = np.flatnonzero(allowed & ~kept)[:most]
-        next_ids = islice(self.tokens(ending), 1)
         for token_id in [*next_ids, *tried.tolist()]:
             if allowed[token_id] and not kept[token_id]:
-                kept[token_id] = self.after(ending, token_id).cost + 2 <= left
+                kept[token_id] = self.cost_after(ending, token_id, keys) + 2 <= left
         row[:] = np.packbits(kept, bitorder="little").view("<i4")
 
     def _forget(self) -> None:
@@ -142,29 +180,34 @@ class Closer:
 class Closing:
     """One request's place in its grammar, followed no further than its budget asks for.
 
-    taken: tokens that were accepted and not followed yet, in order. Each lengthens the shortest
-    ending by the grammar's growth at the most, so far from the limit none has to be followed.
+    Each accepted token that is not followed yet lengthens the shortest ending by the grammar's
+    growth at the most, so far from the limit none has to be followed.
     """
 
     def __init__(self, closer: Closer) -> None:
-        self._closer = closer
-        self._ending = closer.start
-        self.taken: deque[int] = deque()
+        self.closer = closer
+        self.ending = closer.start
+        self._taken: deque[int] = deque()
 
-    def restrict(self, row: Bitmask, left: int) -> None:
-        """Clear the bits of `row` after which no ending is known that fits into `left` tokens,
-        the next one and the stop token included. All of them where the text can't be followed.
-        """
-        closer = self._closer
-        try:
-            while self._ending.most + closer.growth * (len(self.taken) + 1) + 2 > left:
-                if not self.taken:
-                    closer.restrict(self._ending, row, left)
-                    return
-                self._ending = closer.after(self._ending, self.taken[0])
-                self.taken.popleft()
-        except TooManyThreads:
-            row[:] = 0
+    def copy(self) -> Closing:
+        other = Closing(self.closer)
+        other.ending, other._taken = self.ending, self._taken.copy()
+        return other
+
+    def take(self, token_id: int) -> None:
+        """A token that was accepted."""
+        self._taken.append(token_id)
+
+    def is_far(self, left: int) -> bool:
+        """Any allowed token can be taken when `left` tokens are left, it and the stop token
+        included. If not, `ending` is the present place. Raises `TooManyThreads`."""
+        closer = self.closer
+        while self.ending.most + closer.growth * (len(self._taken) + 1) + 2 > left:
+            if not self._taken:
+                return False
+            self.ending = closer.after(self.ending, self._taken[0])
+            self._taken.popleft()
+        return True
 
 
 class ClosingVocabulary:
@@ -178,7 +221,7 @@ class ClosingVocabulary:
         self.stop_ids = np.array(sorted(stop_ids), dtype=np.int64)
         allowed = [token_id not in barred for token_id in range(len(token_bytes))]
         self.spelling = Spelling(token_bytes, allowed)
-        self.quoting = QuotingTokens(token_bytes, allowed)
+        self.key_tokens = KeyTokens(token_bytes, allowed)
         self._texts = [t if ok else b"" for t, ok in zip(token_bytes, allowed, strict=True)]
         self._made_of = lru_cache(maxsize=64)(self._find_made_of)
 

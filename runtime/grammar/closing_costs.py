@@ -59,6 +59,10 @@ class Spelling:
             self._costs[text] = found
         return found
 
+    def token(self, text: bytes) -> int | None:
+        """The one token that is this text, if there is one."""
+        return self._ids.get(text)
+
     def tokens(self, text: bytes) -> Iterator[int]:
         """Raises `NotSpelled`."""
         start = 0
@@ -114,20 +118,24 @@ class Costs:
 
     def ending(self, thread: Thread) -> Iterator[bytes]:
         """The texts that are of that cost together."""
-        terminal, frame = thread
-        texts = [self._text_of(terminal)]
-        while frame is not None:
-            texts += self._texts(frame.node, frame.count)
-            frame = frame.after
-        for text in texts:
+        for terminal in self.terminals(thread):
+            text = self.text_of(terminal)
             assert text is not None, thread
             yield text
 
+    def terminals(self, thread: Thread) -> Iterator[bytes | Regex]:
+        """Whose shortest texts they are."""
+        terminal, frame = thread
+        yield terminal
+        while frame is not None:
+            yield from self._terminals(frame.node, frame.count)
+            frame = frame.after
+
     def of_terminal(self, terminal: bytes | Regex) -> float:
-        text = self._text_of(terminal)
+        text = self.text_of(terminal)
         return inf if text is None else self._cost(text)
 
-    def _text_of(self, terminal: bytes | Regex) -> bytes | None:
+    def text_of(self, terminal: bytes | Regex) -> bytes | None:
         """The shortest; None if there is none."""
         if isinstance(terminal, bytes):
             return terminal
@@ -136,7 +144,7 @@ class Costs:
             self._languages[terminal] = None if text is None else text.encode("latin-1")
         return self._languages[terminal]
 
-    def _texts(self, node: Node, count: int) -> Iterator[bytes | None]:
+    def _terminals(self, node: Node, count: int) -> Iterator[bytes | Regex]:
         """Of the cheapest derivation, which is finite: each choice leads to a cheaper node."""
         todo = [(node, count)]
         while todo:
@@ -144,7 +152,7 @@ class Costs:
             if node.text is not None:
                 yield node.text
             elif node.language is not None:
-                yield self._text_of(node.language)
+                yield node.language
             elif node.parts is not None:
                 todo += [(part, 0) for part in reversed(node.parts)]
             elif node.options is not None:

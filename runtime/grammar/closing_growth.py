@@ -7,7 +7,7 @@ from math import inf
 from time import monotonic
 
 from .closing_costs import STRUCTURE, Costs, Spelling, below, num_structural, parts_of
-from .regular import Alt, Derivatives, Regex, Repeat, Seq, parts, shortest
+from .regular import Alt, Chars, Derivatives, Regex, Repeat, Seq, parts, shortest
 from .walk import Node
 
 _MAX_STATES = 2_000
@@ -31,11 +31,18 @@ class _TooLong(Exception):
     pass
 
 
+class _Structural(Costs):
+    """Structural bytes without which a node can't be passed, at the least."""
+
+    def of_terminal(self, terminal: bytes | Regex) -> float:
+        return num_structural(terminal) if isinstance(terminal, bytes) else _structural(terminal)
+
+
 class _Growth:
     def __init__(self, root: Node, costs: Costs, spelling: Spelling) -> None:
         self._nodes = list(below(root))
         self._costs, self._spelling = costs, spelling
-        self._needed = Costs(root, num_structural)
+        self._needed = _Structural(root, num_structural)
         self._languages: dict[Regex, float] = {}
         self._left: list[dict[Node, float]] = []
         self._derivatives = Derivatives(None)
@@ -55,6 +62,8 @@ class _Growth:
                 growth = max(growth, self._within_text(node.text))
             elif node.language is not None:
                 growth = max(growth, left)
+            elif node.body is not None and (node.hi is None or node.lo < node.hi):
+                growth = max(growth, self._left[-1][node.body])  # once more than it has to be
             else:
                 growth = max(growth, left - self._costs.of_node(node))
         return growth
@@ -142,6 +151,21 @@ class _Growth:
                 raise _TooLong
         costs = (self._costs.of_terminal(state) for state in reached)
         return max(cost for cost in costs if cost < inf)
+
+
+def _structural(regex: Regex) -> int:
+    """In any text of it; fewer may be said than there are."""
+    match regex:
+        case Chars(charset=charset):
+            return int(all(lo == hi and lo in STRUCTURE for lo, hi in charset.ranges))
+        case Seq():
+            return sum(map(_structural, parts(regex)))
+        case Alt(members=members):
+            return min(map(_structural, members))
+        case Repeat(body=body, lo=lo):
+            return lo * _structural(body)
+        case _:
+            return 0
 
 
 def _left_in(regex: Regex) -> float:

@@ -67,7 +67,7 @@ class Engines:
             closer=Closer(decode_grammar(closing), self.closing, artefact.growth)
             if closing
             else None,
-            quoting=self.closing.quoting if artefact.has_free_keys else None,
+            key_tokens=self.closing.key_tokens if artefact.has_free_keys else None,
             notes=artefact.notes,
             is_whole=artefact.is_whole,
             min_tokens=artefact.min_tokens,

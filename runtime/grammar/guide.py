@@ -5,7 +5,7 @@ Endings that fit the budget, and keys that do not repeat. Knows no requests.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,15 +13,16 @@ import numpy as np
 from ..messages import EngineName
 from .closing import Closer, Closing
 from .engine import EngineGrammar, Matcher
-from .keys import Keys, QuotingTokens
+from .keys import Keys, KeyTokens
 from .token_masks import Bitmask
+from .walk import TooManyThreads
 
 
 @dataclass(frozen=True, slots=True)
 class CompiledGrammar:
     """One compiled constraint, shared by all requests that use it.
 
-    engine_name, notes, is_whole, min_tokens: as in `Artefact`. quoting: None where keys can't
+    engine_name, notes, is_whole, min_tokens: as in `Artefact`. key_tokens: None where keys can't
     repeat. num_bytes: what it takes of this process's memory, about.
     """
 
@@ -29,7 +30,7 @@ class CompiledGrammar:
     engine: EngineGrammar
     token_bytes: Sequence[bytes]
     closer: Closer | None = None
-    quoting: QuotingTokens | None = None
+    key_tokens: KeyTokens | None = None
     notes: tuple[str, ...] = ()
     is_whole: bool = True
     min_tokens: int = 0
@@ -38,7 +39,7 @@ class CompiledGrammar:
     def guide(self) -> Guide:
         """A new one, at the start."""
         matcher = self.engine.matcher()
-        return Guide(matcher, self.token_bytes, self.closer, self.quoting)
+        return Guide(matcher, self.token_bytes, self.closer, self.key_tokens)
 
 
 class Guide:
@@ -49,14 +50,21 @@ class Guide:
         matcher: Matcher,
         token_bytes: Sequence[bytes],
         closer: Closer | None,
-        quoting: QuotingTokens | None,
+        key_tokens: KeyTokens | None,
     ) -> None:
-        """closer: None where the text may be cut off. quoting: None where keys can't repeat."""
+        """closer: None where the text may be cut off. key_tokens: None where keys can't repeat."""
         self._matcher = matcher
         self._token_bytes = token_bytes
         self._closing = None if closer is None else Closing(closer)
-        self._quoting = quoting
+        self._key_tokens = key_tokens
         self._keys = Keys()
+
+    def fork(self) -> Guide:
+        """Another one at the same place; the two go on separately."""
+        other = Guide(self._matcher.fork(), self._token_bytes, None, self._key_tokens)
+        other._closing = None if self._closing is None else self._closing.copy()
+        other._keys = self._keys.copy()
+        return other
 
     @property
     def is_completed(self) -> bool:
@@ -74,10 +82,10 @@ class Guide:
             return False
         if self.is_terminated:
             return True
-        if self._quoting is not None:
+        if self._key_tokens is not None:
             self._keys.advance(self._token_bytes[token_id])
         if self._closing is not None:
-            self._closing.taken.append(token_id)
+            self._closing.take(token_id)
         return not self._keys.has_repeated
 
     def fill(self, row: Bitmask, left: int) -> bool:
@@ -87,18 +95,63 @@ class Guide:
         """
         if not self._matcher.fill(row):
             return False
-        if self._quoting is not None:
-            self._bar_repeated(self._quoting, row)
-        if self._closing is not None:
-            self._closing.restrict(row, left)
+        try:
+            is_far = self.fits(left)
+        except TooManyThreads:  # no ending is known, and none may come
+            row[:] = 0
+            return False
+        if self._key_tokens is not None:
+            self._bar_repeated(self._key_tokens, row, left, is_far=is_far)
+        if self._closing is not None and not is_far:
+            keys = self._keys if self._key_tokens is not None and self._keys.num_open else None
+            self._closing.closer.restrict(self._closing.ending, row, left, keys)
         return bool(row.any())
 
-    def _bar_repeated(self, quoting: QuotingTokens, row: Bitmask) -> None:
+    def fits(self, left: int) -> bool:
+        """No token is barred because only `left` may still be generated.
+
+        A key that must not repeat may have to be longer than the shortest one by a token for
+        each that is there.
+        """
+        if self._closing is None:
+            return True
+        spare = 0 if self._key_tokens is None else self._keys.num_open + len(self._keys.open)
+        return self._closing.is_far(left - spare)
+
+    def _bar_repeated(
+        self, key_tokens: KeyTokens, row: Bitmask, left: int, *, is_far: bool
+    ) -> None:
+        """Tokens by which a key repeats; or has to, near the limit: nothing else fits."""
         num_quotes = self._keys.quotes_to_repeat
         if num_quotes is None:
             return
-        for token_id in quoting.among(row, num_quotes):
-            keys = self._keys.copy()
-            keys.advance(self._token_bytes[token_id])
-            if keys.has_repeated:
-                row.view(np.uint32)[token_id // 32] &= ~np.uint32(1 << token_id % 32)
+        bits = row.view(np.uint32)
+        if is_far:
+            token_ids = key_tokens.among(row, num_quotes)
+        else:
+            token_ids = np.append(key_tokens.at(self._keys), list(self._towards_keys()))
+            token_ids = token_ids.astype(np.int64)
+            are_allowed = bits[token_ids // 32] >> (token_ids % 32).astype(np.uint32) & 1
+            token_ids = token_ids[are_allowed != 0]
+        for token_id in token_ids.tolist():
+            if not self._can_differ(token_id, left, is_far=is_far):
+                bits[token_id // 32] &= ~np.uint32(1 << token_id % 32)
+
+    def _towards_keys(self) -> Iterator[int]:
+        """Tokens in a key after which it may still become one that is there."""
+        if self._closing is not None and self._keys.string is not None:
+            for rest in self._keys.barred():
+                for end in range(1, len(rest) + 1):
+                    token_id = self._closing.closer.token(rest[:end])
+                    if token_id is not None:
+                        yield token_id
+
+    def _can_differ(self, token_id: int, left: int, *, is_far: bool) -> bool:
+        keys = self._keys.copy()
+        keys.advance(self._token_bytes[token_id])
+        if keys.has_repeated:
+            return False
+        if self._closing is None or is_far or not keys.barred():
+            return True
+        closer, ending = self._closing.closer, self._closing.ending
+        return closer.cost_after(ending, token_id, self._keys) + 2 <= left

@@ -6,14 +6,19 @@ allows, so anything but strings and brackets can be skipped.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
 from .token_masks import Bitmask
 
 _QUOTE, _BACKSLASH = b'"\\'
+_ENDS_VALUE = re.compile(b'".*,', re.DOTALL)  # of a string, and goes on to the next member
+
+Ids = npt.NDArray[np.int64]
 
 
 @dataclass(slots=True)
@@ -43,6 +48,20 @@ class Keys:
             else:
                 self._outside(byte)
 
+    def barred(self) -> list[bytes]:
+        """What of the keys that are there is left after the string that is read: as it is none
+        of the rests that may come. All of them between strings."""
+        keys = self.open[-1] if self.open else None
+        if not keys or not self.is_key:
+            return []
+        begun = self.string or b""
+        return [key[len(begun) :] for key in keys if key.startswith(begun)]
+
+    @property
+    def num_open(self) -> int:
+        """Keys of all objects that are open."""
+        return sum(len(keys) for keys in self.open if keys)
+
     @property
     def quotes_to_repeat(self) -> int | None:
         """How many quotes a token has at the least that ends a repeated key; None: no token can.
@@ -53,8 +72,7 @@ class Keys:
             return None
         if self.string is None:
             return 2
-        keys = self.open[-1] if self.is_key and self.open else None
-        return 1 if keys and any(key.startswith(self.string) for key in keys) else 3
+        return 1 if self.barred() else 3
 
     def _in_string(self, byte: int) -> None:
         assert self.string is not None
@@ -90,26 +108,29 @@ class Keys:
                 pass
 
 
-class QuotingTokens:
-    """The tokens with quotes in them, by how many: only these can end a key."""
+class KeyTokens:
+    """The tokens that can begin or end a key, by where the text stands."""
 
     def __init__(self, token_bytes: Sequence[bytes], allowed: Sequence[bool]) -> None:
-        width = -(-len(token_bytes) // 32) * 32
-        counts = [
-            text.count(b'"') if ok else 0 for text, ok in zip(token_bytes, allowed, strict=True)
-        ]
-        padded = np.array([*counts, *[0] * (width - len(counts))])
-        self._masks = {
-            least: np.packbits(padded >= least, bitorder="little").view("<i4")
-            for least in (1, 2, 3)
-        }
+        texts = [text if ok else b"" for text, ok in zip(token_bytes, allowed, strict=True)]
+        self._outside = _ids(b'"' in text or b"," in text for text in texts)
+        self._in_key = _ids(b'"' in text for text in texts)
+        counts = np.array([text.count(b'"') for text in texts])
+        self._by_quotes = {least: np.flatnonzero(counts >= least) for least in (1, 2, 3)}
+        self._in_value = _ids(_ENDS_VALUE.search(text) is not None for text in texts)
 
-    def among(self, row: Bitmask, num_quotes: int) -> Iterator[int]:
+    def among(self, row: Bitmask, num_quotes: int) -> Ids:
         """Those with as many quotes (1 to 3) or more that are set in `row`."""
-        mask = self._masks[num_quotes]
-        found = (row[: len(mask)] & mask).view(np.uint32)
-        for word in np.flatnonzero(found).tolist():
-            bits = int(found[word])
-            while bits:
-                yield word * 32 + (bits & -bits).bit_length() - 1
-                bits &= bits - 1
+        token_ids = self._by_quotes[num_quotes]
+        words = row.view(np.uint32)[token_ids // 32]
+        found: Ids = token_ids[(words >> (token_ids % 32).astype(np.uint32) & 1) != 0]
+        return found
+
+    def at(self, keys: Keys) -> Ids:
+        if keys.string is None:
+            return self._outside
+        return self._in_key if keys.is_key else self._in_value
+
+
+def _ids(are_wanted: Iterable[bool]) -> Ids:
+    return np.flatnonzero(np.fromiter(are_wanted, dtype=np.bool_))

@@ -9,7 +9,6 @@ import pytest
 from espalier.runtime.errors import InvalidRequest
 from espalier.runtime.grammar.llguidance_engine import LlguidanceCompiler
 from espalier.runtime.grammar.xgrammar_engine import XgrammarCompiler
-from espalier.runtime.messages import Regex
 from tests.grammar_walks import Walker, allowed_ids
 
 PIECES = ['{"', '":', '","', '"}', "true", "12", "-1", "\n", " ", "北", "ab", "abc", '\\"', '"\n']
@@ -38,6 +37,9 @@ EXACT = 'start: "ab" "c"\n'
 @pytest.fixture(scope="module")
 def compiler() -> LlguidanceCompiler:
     return LlguidanceCompiler(TOKENS, control_ids=CONTROLS, stop_ids=STOPS, vocab_width=WIDTH)
+
+
+EBNF = {"(ab|abc)*c?": '("ab" | "abc")* "c"?', '[a-f"\\n]{2,6}': '[a-f"\\n]{2,6}'}
 
 
 def texts_of(
@@ -74,7 +76,8 @@ def test_walks_match(compiler: LlguidanceCompiler, lark: str, pattern: str) -> N
 def test_both_engines_allow_the_same(compiler: LlguidanceCompiler) -> None:
     xgrammar = XgrammarCompiler(TOKENS, control_ids=CONTROLS, stop_ids=STOPS, vocab_width=WIDTH)
     for pattern, text in (("(ab|abc)*c?", "ababcc"), ('[a-f"\\n]{2,6}', 'a"\n')):
-        one = xgrammar.compile(Regex(pattern)).matcher()
+        ebnf = f"root ::= {EBNF[pattern]}"
+        one = xgrammar.compile(ebnf, is_json=False, param="x").matcher()
         other = compiler.compile(f"start: /{pattern}/\n", is_json=False, param="x").matcher()
         for token_id in (*text.encode(), END):
             assert allowed_ids(one, WIDTH) == allowed_ids(other, WIDTH), text

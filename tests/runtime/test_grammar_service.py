@@ -122,13 +122,13 @@ def test_it_compiles_real_grammars(service: GrammarService) -> None:
     grammar = service.compile(Choice(("ok",))).result(WAIT_S)
     assert service.compile(Choice(("ok",))).result(WAIT_S) is grammar
     assert 0 < grammar.num_bytes <= service.stats.cache_bytes
-    matcher = grammar.matcher()
+    guide = grammar.guide()
     row = np.zeros((BYTE_VOCAB + 31) // 32, np.int32)
     for token_id in (ord("o"), ord("k"), EOS):
-        assert matcher.fill(row)
+        assert guide.fill(row, 3)
         assert row[token_id // 32] == np.uint32(1 << token_id % 32).astype(np.int32)
-        assert matcher.accept(token_id)
-    assert matcher.is_terminated
+        assert guide.accept(token_id)
+    assert guide.is_terminated
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_it_compiles_real_grammars(service: GrammarService) -> None:
         JsonSchema('"INVALID"'),
         JsonSchema("INVALID"),
         JsonSchema('{"type":"foo"}'),
-        JsonSchema('{"format":"uuid"}'),
+        JsonSchema('{"type":"array","uniqueItems":true}'),
         JsonSchema("[" * 100_000),
         JsonSchema('{"const":"\\ud800"}'),
         JsonSchema('{"const":"\ud800"}'),
@@ -145,7 +145,7 @@ def test_it_compiles_real_grammars(service: GrammarService) -> None:
         Regex("("),
         Regex("(" * 8000),
         Regex("[z-a]"),
-        Regex(r"\p{L}"),
+        Regex(r"(a)\1"),
         Regex("(?=a)"),
         Regex("a\0"),
         Regex("\udfff"),

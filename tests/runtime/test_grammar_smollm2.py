@@ -10,7 +10,10 @@ import jsonschema
 import pytest
 
 from espalier.runtime.errors import ModelError
-from espalier.runtime.grammar.xgrammar_engine import XgrammarCompiler
+from espalier.runtime.grammar.compile_job import compile_constraint
+from espalier.runtime.grammar.engine import EngineGrammar
+from espalier.runtime.grammar.engines import Engines
+from espalier.runtime.grammar.vocabulary import Vocabulary
 from espalier.runtime.hub.source import resolve_model
 from espalier.runtime.messages import Choice, Constraint, JsonSchema, Regex
 from espalier.runtime.tokenizer.tokenizer import Tokenizer, load_tokenizer
@@ -42,19 +45,25 @@ def tokenizer() -> Tokenizer:
 
 
 @pytest.fixture(scope="module")
-def compiler(tokenizer: Tokenizer) -> XgrammarCompiler:
-    return XgrammarCompiler(
-        tokenizer.token_bytes,
-        control_ids=tokenizer.control_ids,
-        stop_ids=tokenizer.eos_ids,
-        vocab_width=tokenizer.vocab_size,
+def engines(tokenizer: Tokenizer) -> Engines:
+    return Engines(
+        Vocabulary(
+            tuple(tokenizer.token_bytes),
+            tuple(tokenizer.control_ids),
+            tuple(tokenizer.eos_ids),
+            tokenizer.vocab_size,
+        )
     )
 
 
+def compiled(engines: Engines, constraint: Constraint) -> EngineGrammar:
+    return engines.load(compile_constraint(constraint, engines)).engine
+
+
 def texts_of(
-    compiler: XgrammarCompiler, tokenizer: Tokenizer, constraint: Constraint, num_steps: int
+    engines: Engines, tokenizer: Tokenizer, constraint: Constraint, num_steps: int
 ) -> list[str]:
-    grammar = compiler.compile(constraint)
+    grammar = compiled(engines, constraint)
     walker = Walker(tokenizer.token_bytes, tokenizer.eos_ids, tokenizer.vocab_size)
     texts: list[str] = []
     while num_steps > 0:
@@ -67,24 +76,24 @@ def texts_of(
     return texts
 
 
-def test_json_walks_validate(compiler: XgrammarCompiler, tokenizer: Tokenizer) -> None:
+def test_json_walks_validate(engines: Engines, tokenizer: Tokenizer) -> None:
     validator: Any = jsonschema.Draft202012Validator(SCHEMA)
-    for text in texts_of(compiler, tokenizer, JsonSchema(json.dumps(SCHEMA)), 8500):
+    for text in texts_of(engines, tokenizer, JsonSchema(json.dumps(SCHEMA)), 8500):
         validator.validate(json.loads(text))
 
 
-def test_regex_walks_match(compiler: XgrammarCompiler, tokenizer: Tokenizer) -> None:
+def test_regex_walks_match(engines: Engines, tokenizer: Tokenizer) -> None:
     pattern = r"(\w{1,9} ){1,3}[^\d\s.]{1,20}\.( .{0,30})?"
-    for text in texts_of(compiler, tokenizer, Regex(pattern), 600):
+    for text in texts_of(engines, tokenizer, Regex(pattern), 600):
         assert re.fullmatch(pattern, text, re.ASCII), text
 
 
-def test_choice_walks_are_members(compiler: XgrammarCompiler, tokenizer: Tokenizer) -> None:
-    assert set(texts_of(compiler, tokenizer, Choice(CHOICES), 1000)) == set(CHOICES)
+def test_choice_walks_are_members(engines: Engines, tokenizer: Tokenizer) -> None:
+    assert set(texts_of(engines, tokenizer, Choice(CHOICES), 1000)) == set(CHOICES)
 
 
-def test_no_control_token_inside_a_string(compiler: XgrammarCompiler, tokenizer: Tokenizer) -> None:
-    matcher = compiler.compile(JsonSchema('{"type":"string"}')).matcher()
+def test_no_control_token_inside_a_string(engines: Engines, tokenizer: Tokenizer) -> None:
+    matcher = compiled(engines, JsonSchema('{"type":"string"}')).matcher()
     assert matcher.accept(tokenizer.token_bytes.index(b'"'))
     allowed = allowed_ids(matcher, tokenizer.vocab_size)
     assert len(allowed) > 40_000

@@ -11,7 +11,7 @@ from typing import Literal, get_args
 import pytest
 
 from espalier.runtime.grammar.guide import CompiledGrammar
-from espalier.runtime.messages import Constraint, Regex, SchedulingHints
+from espalier.runtime.messages import Constraint, Ebnf, SchedulingHints
 from espalier.runtime.runner.protocol import LaunchedStep, Runner
 from espalier.runtime.sampling.sampler import NOT_FINITE
 from espalier.runtime.scheduler.control import FlushCache, Shutdown
@@ -239,7 +239,7 @@ def scene(request: pytest.FixtureRequest) -> Iterator[Callable[..., Scene]]:
         harness.wrap_runner(runner)
         harnesses.append(harness)
         neighbour = harness.submit(prompt(12), rid="neighbour", max_new_tokens=30)
-        constraint = Regex("[a-z]{40}") if place == "compiling" else None
+        constraint = Ebnf("root ::= [a-z]{40}") if place == "compiling" else None
         victim = harness.submit(
             prompt(30), rid="victim", max_new_tokens=max_new_tokens, constraint=constraint
         )

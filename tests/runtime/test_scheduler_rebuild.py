@@ -355,15 +355,15 @@ def test_what_has_leaked_is_found_in_the_quiet(make: Callable[..., Harness], har
     recount(harness)
 
 
-def test_a_request_whose_matcher_cannot_be_made_ends_and_the_others_go_on(
+def test_a_request_whose_guide_cannot_be_made_ends_and_the_others_go_on(
     make: Callable[..., Harness], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is in no line at that moment: not among those that compile, nor those that wait."""
 
     def broken(_: CompiledGrammar) -> None:
-        raise AssertionError("no matcher")
+        raise AssertionError("no guide")
 
-    monkeypatch.setattr(CompiledGrammar, "matcher", broken)
+    monkeypatch.setattr(CompiledGrammar, "guide", broken)
     harness = make()
     constrained = harness.submit(prompt(30), max_new_tokens=5, constraint=Regex("x+"))
     other = harness.submit(prompt(30, salt=1), max_new_tokens=5)
@@ -371,6 +371,6 @@ def test_a_request_whose_matcher_cannot_be_made_ends_and_the_others_go_on(
         harness.step()
         if constrained.finals and other.finals:
             break
-    assert "no matcher" in constrained.finish.message
+    assert "no guide" in constrained.finish.message
     assert other.finish.kind in ("error", "length")
     assert_sound(harness)

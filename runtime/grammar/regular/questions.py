@@ -57,8 +57,10 @@ def _has_string(regex: Regex, derivatives: Derivatives) -> bool:
 
 
 def shortest(regex: Regex, budget: int = DEFAULT_BUDGET) -> str | None:
-    """A shortest string of the language, made of plain characters where it can; None if the
-    language is empty; `TooLarge` beyond the budget, or if the string has over 2**20 characters.
+    """Of the shortest strings of the language the first one in an order of characters in which
+    plain ones come first: so what is left of it after a prefix is the same of what the prefix
+    leaves. None if the language is empty; `TooLarge` beyond the budget, or if the string has over
+    2**20 characters.
     """
     return _shortest(regex, Derivatives(budget))
 
@@ -73,7 +75,7 @@ def _shortest(regex: Regex, derivatives: Derivatives) -> str | None:
             return _joined(_shortest(part, derivatives) for part in parts(regex))
         case Alt(members=members):
             options = [_shortest(member, derivatives) for member in members]
-            return min((o for o in options if o is not None), key=_by_length, default=None)
+            return min((o for o in options if o is not None), key=_by_rank, default=None)
         case Repeat(body=body, lo=lo):
             once = _shortest(body, derivatives)
             if once is not None:
@@ -103,7 +105,7 @@ def _search(regex: Regex, derivatives: Derivatives) -> str | None:
         if state.nullable:
             return _path(came_from, state)
         options = [(_preferred(symbols), target) for symbols, target in derivatives.steps(state)]
-        for symbol, target in sorted(options, key=_by_rank):
+        for symbol, target in sorted(options, key=lambda option: _rank(option[0])):
             if target not in came_from:
                 came_from[target] = (state, symbol)
                 frontier.append(target)
@@ -122,17 +124,21 @@ def _path(came_from: dict[Regex, tuple[Regex, int] | None], end: Regex) -> str:
 
 @lru_cache(maxsize=1024)
 def _preferred(charset: CharSet) -> int:
+    """The one of the least rank."""
     for char in _PLAIN:
         if ord(char) in charset:
             return ord(char)
-    first = charset.ranges[0][0]
-    return next((code for code, _ in charset.ranges if code > ord(" ")), first)
+    visible = (max(first, ord("!")) for first, last in charset.ranges if last > ord(" "))
+    return next(visible, charset.ranges[0][0])
 
 
-def _by_rank(option: tuple[int, Regex]) -> tuple[int, int]:
-    symbol = option[0]
-    rank = _PLAIN.find(chr(symbol))
-    return (rank if rank >= 0 else len(_PLAIN), symbol)
+def _rank(symbol: int) -> tuple[int, bool, int]:
+    place = _PLAIN.find(chr(symbol))
+    return place if place >= 0 else len(_PLAIN), symbol <= ord(" "), symbol
+
+
+def _by_rank(string: str) -> tuple[int, list[tuple[int, bool, int]]]:
+    return len(string), [_rank(ord(char)) for char in string]
 
 
 def _by_length(string: str) -> tuple[int, str]:

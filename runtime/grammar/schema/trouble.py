@@ -29,6 +29,8 @@ class SchemaTrouble(Exception):
     """The schema can't be enforced. `keyword` is what can't be, None if it is no one keyword."""
 
     def __init__(self, pointer: Pointer, trouble: str, *, keyword: str | None = None) -> None:
+        if keyword is not None and f"'{keyword}'" not in trouble:
+            trouble = f"'{keyword}': {trouble}"
         super().__init__(f"at {pointer!s:.200}: {trouble}")
         self.pointer, self.keyword = pointer, keyword
 
