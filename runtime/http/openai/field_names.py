@@ -30,9 +30,15 @@ class FieldNames:
             yield
         except InvalidRequest as error:
             if error.param is None:
-                raise InvalidRequest(str(error), param=default) from None
+                raise InvalidRequest(self._of_constraint(str(error)), param=default) from None
             if error.param not in self.renamed:
                 raise
             pattern = rf"\b({'|'.join(self.renamed)})\b"
             message = re.sub(pattern, lambda found: self.renamed[found[0]], str(error))
             raise InvalidRequest(message, param=self.renamed[error.param]) from None
+
+    def _of_constraint(self, message: str) -> str:
+        """A compiler's words begin with what the runtime calls the constraint."""
+        ours, colon, rest = message.partition(":")
+        is_renamed = self.constraint is not None and ours in self.renamed
+        return f"{self.renamed[ours]}{colon}{rest}" if is_renamed else message
