@@ -41,12 +41,11 @@ def exprs() -> st.SearchStrategy[Expr]:
 
 def _composed(inner: st.SearchStrategy[Expr]) -> st.SearchStrategy[Expr]:
     parts = st.lists(inner, max_size=3).map(tuple)
-    bounds = st.sampled_from([(0, None), (0, 1), (1, None), (2, 3), (1, 2)])
-    return st.one_of(
-        parts.map(Sequence),
-        parts.map(Choice),
-        st.builds(lambda body, lo_hi: Repeat(body, *lo_hi), inner, bounds),
+    bounds: st.SearchStrategy[tuple[int, int | None]] = st.sampled_from(
+        [(0, None), (0, 1), (1, None), (2, 3), (1, 2)]
     )
+    repeats = st.tuples(inner, bounds).map(lambda drawn: Repeat(drawn[0], *drawn[1]))
+    return st.one_of(parts.map(Sequence), parts.map(Choice), repeats)
 
 
 LANGUAGES = {whole_language(pattern): frozenset(texts) for pattern, texts in PATTERNS.items()}
@@ -70,7 +69,7 @@ def texts_of(expr: Expr, known: dict[str, Texts]) -> Texts:
                 found = joined(found, texts_of(part, known))
             return found
         case Choice(options):
-            return frozenset().union(*(texts_of(option, known) for option in options))
+            return frozenset(text for option in options for text in texts_of(option, known))
         case Repeat(body, lo, hi):
             return repeated(texts_of(body, known), lo, hi)
 
