@@ -29,8 +29,10 @@ from .walk import Threads, TooManyThreads, Walk
 MAX_REMEMBERED = 20_000
 """Places in one grammar, each after one token of another."""
 
-MAX_TRIED = 256
+MAX_TRIED = 64
 """Tokens that are tried one by one near the limit, of those that do more than go on with a text."""
+
+_IN_STRINGS = frozenset(range(0x20, 0x80)) - frozenset(b'"\\')  # bytes; longer characters aside
 
 MAX_COST_TRIED = 1_000
 """Tokens of an ending beyond which none are tried: each may take as long to say as it is."""
@@ -224,6 +226,10 @@ class ClosingVocabulary:
         self.key_tokens = KeyTokens(token_bytes, allowed)
         self._texts = [t if ok else b"" for t, ok in zip(token_bytes, allowed, strict=True)]
         self._made_of = lru_cache(maxsize=64)(self._find_made_of)
+
+    def warm_up(self, width: int) -> None:
+        """Find what takes longest and is needed first: the tokens inside any string."""
+        self.made_of(_IN_STRINGS, width)
 
     def made_of(self, symbols: frozenset[int], width: int) -> npt.NDArray[np.bool_]:
         """Which tokens have no other bytes than these. Not to be written to."""

@@ -49,7 +49,8 @@ class Engines:
 
     def warm_up(self) -> None:
         """Load all that there is to load."""
-        _ = self.llguidance, self.closing
+        _ = self.llguidance
+        self.closing.warm_up(-(-self._vocabulary.width // 32) * 32)
 
     def prepared_tag(self, structure: str) -> StructuralTagText:
         """A structural tag in terms of this vocabulary."""
