@@ -156,7 +156,8 @@ class _Tokens:
     ) -> None:
         self.tokens = [*token_bytes, *[b""] * (vocab_width - len(token_bytes))]
         self.special_token_ids = sorted(control_ids)
-        self.eos_token_id = min(stop_ids)
+        # It has to have one; where there is none, a token that no text needs.
+        self.eos_token_id = min([*stop_ids] or [*control_ids] or [vocab_width - 1])
         self.bos_token_id = None
 
     def __call__(self, text: bytes) -> list[int]:

@@ -212,7 +212,7 @@ def test_one_that_is_refused_has_missed_its_first_token(harness_of: MakeHarness)
 
 def test_times_come_with_the_last_message_of_who_wants_them(harness_of: MakeHarness) -> None:
     harness = harness_of()
-    wanted = harness.submit([1] * 4, constraint=Regex("[a-z]{9}"), max_new_tokens=3, timed=True)
+    wanted = harness.submit([1] * 4, constraint=Regex("[a-z]{2}"), max_new_tokens=3, timed=True)
     other = harness.submit([2] * 4, max_new_tokens=3)
     harness.run()
     assert other.finals[0].times is None
