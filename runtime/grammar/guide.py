@@ -17,6 +17,8 @@ from .keys import Keys, KeyTokens
 from .token_masks import Bitmask
 from .walk import TooManyThreads
 
+_KEYS_OF_A_TOKEN = 2
+
 
 @dataclass(frozen=True, slots=True)
 class CompiledGrammar:
@@ -103,7 +105,7 @@ class Guide:
         if self._key_tokens is not None:
             self._bar_repeated(self._key_tokens, row, left, is_far=is_far)
         if self._closing is not None and not is_far:
-            keys = self._keys if self._key_tokens is not None and self._keys.num_open else None
+            keys = None if self._key_tokens is None else self._keys
             self._closing.closer.restrict(self._closing.ending, row, left, keys)
         return bool(row.any())
 
@@ -111,11 +113,13 @@ class Guide:
         """No token is barred because only `left` may still be generated.
 
         A key that must not repeat may have to be longer than the shortest one by a token for
-        each that is there.
+        each that is there, or that comes with the next token.
         """
         if self._closing is None:
             return True
-        spare = 0 if self._key_tokens is None else self._keys.num_open + len(self._keys.open)
+        spare = 0
+        if self._key_tokens is not None:
+            spare = self._keys.num_open + len(self._keys.open) + _KEYS_OF_A_TOKEN
         return self._closing.is_far(left - spare)
 
     def _bar_repeated(
