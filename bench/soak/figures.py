@@ -8,7 +8,7 @@ from bench.soak.rounds import Result
 
 _GROWTH_MIB = 6.0
 _MIB_PER_MIN = 1.0
-_PROCESSES = {"launcher", "tokenizer", "detokenizer", "fork_server", "scheduler"}
+_PROCESSES = {"launcher", "tokenizer", "detokenizer", "fork_server", "scheduler", "zygote"}
 
 
 def rows(result: Result) -> list[Row]:

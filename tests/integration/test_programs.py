@@ -110,13 +110,13 @@ def test_an_error_is_raised_where_the_result_is_read(engine: Engine) -> None:
     program.run(backend=engine)
 
 
-def test_a_cut_value_says_so(engine: Engine) -> None:
+def test_a_budget_that_no_value_fits_says_so(engine: Engine) -> None:
     @esp.function
     def program(s: esp.ProgramState) -> None:
         s += "A pet: " + esp.gen("pet", json_schema=Pet, max_tokens=3)
 
     run = program.run(backend=engine)
-    with pytest.raises(esp.EspalierError, match="cut at max_tokens"):
+    with pytest.raises(esp.EspalierError, match="the shortest output"):
         _ = run["pet"]
 
 
