@@ -49,7 +49,7 @@ class Frame:
     after: Frame | None
     starts: tuple[Thread, ...] | None = None
     can_end: bool = False
-    below: dict[tuple[Node, int], Frame] = field(default_factory=dict)
+    below: dict[tuple[Node, int], Frame] = field(default_factory=lambda: {})
 
 
 Thread = tuple[bytes | Regex, Frame | None]

@@ -57,21 +57,24 @@ def _plain(regex: Regex, terms: list[Any], numbers: dict[Regex, int]) -> list[An
 
 
 def _regex(plain: Sequence[Any], found: Sequence[Regex]) -> Regex:
+    def inner(indices: Sequence[int]) -> list[Regex]:
+        return [found[index] for index in indices]
+
     match plain:
         case ["chars", *ranges]:
             return chars(_charset(ranges))
         case ["epsilon"]:
             return EPSILON
         case ["seq", *members]:
-            return seq(*(found[member] for member in members))
+            return seq(*inner(members))
         case ["alt", *members]:
-            return alt(*(found[member] for member in members))
+            return alt(*inner(members))
         case ["repeat", body, lo, hi]:
-            return repeat(found[body], lo, hi)
+            return repeat(inner([body])[0], lo, hi)
         case ["both", *members]:
-            return both(*(found[member] for member in members))
+            return both(*inner(members))
         case ["negated", body]:
-            return negated(found[body])
+            return negated(inner([body])[0])
         case ["automaton", state, accepting, *table]:
             rows = tuple(tuple((_charset(ranges), t) for t, *ranges in row) for row in table)
             return automaton(Dfa(rows, frozenset(accepting)), state)

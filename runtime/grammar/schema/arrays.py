@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import reduce
 from itertools import product
-from operator import or_
 
 from ..cfg import EMPTY, NEVER, Call, Expr, Text, choice, repeat, sequence
 from .facts import ANYTHING, NOTHING_AT_ALL, Arrays, Conjunction, Contains, conjunct
@@ -30,7 +28,7 @@ def array_expr(arrays: Arrays, builder: Builder) -> Expr:
 
 
 def _item(arrays: Arrays, index: int) -> Conjunction:
-    return reduce(or_, (rule[index] for rule in arrays.rules), ANYTHING)
+    return ANYTHING.union(*(rule[index] for rule in arrays.rules))
 
 
 def _num_placed(arrays: Arrays) -> int:
