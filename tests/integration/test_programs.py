@@ -115,9 +115,8 @@ def test_a_budget_that_no_value_fits_says_so(engine: Engine) -> None:
     def program(s: esp.ProgramState) -> None:
         s += "A pet: " + esp.gen("pet", json_schema=Pet, max_tokens=3)
 
-    run = program.run(backend=engine)
     with pytest.raises(esp.EspalierError, match="the shortest output"):
-        _ = run["pet"]
+        _ = program.run(backend=engine)["pet"]
 
 
 def test_point_from_a_typed_dict(engine: Engine) -> None:
