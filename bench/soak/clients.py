@@ -147,7 +147,8 @@ class Crowd:
                 return
         if chosen.is_answered_by(reply):
             return
-        is_excused = reply.status == 503 and self.ledger.was_out(start)
+        is_lost = reply.status == 503 or '"code":503' in reply.text  # the latter within a stream
+        is_excused = is_lost and self.ledger.was_out(start)
         if not is_excused and not _is_refused(reply):
             self.ledger.wrong(f"{chosen.name}: {reply.status} {reply.text[:300]}")
 

@@ -6,8 +6,9 @@ from bench.report import Row
 from bench.soak.processes import Slope
 from bench.soak.rounds import Result
 
-_GROWTH_MIB = 6.0
+_GROWTH_MIB = 24.0
 _MIB_PER_MIN = 1.0
+_PASSING = {"compiler"}  # replaced after some jobs: its memory is not the server's
 _PROCESSES = {"launcher", "tokenizer", "detokenizer", "fork_server", "scheduler", "zygote"}
 
 
@@ -37,7 +38,8 @@ def rows(result: Result) -> list[Row]:
 def allowed(slope: Slope) -> float:
     """The steepest slope that is no leak, in MiB/min.
 
-    Allocators settle within some MiB, which a short window makes steep.
+    Allocators settle within some MiB, which a short window makes steep; so does the cache of
+    compiled grammars, whose bound this traffic does not reach.
     """
     return _MIB_PER_MIN + _GROWTH_MIB / (slope.window_s / 60)
 
@@ -46,9 +48,9 @@ def shortcomings(result: Result) -> list[str]:
     """All that was wrong."""
     wrongs = list(result.ledger.wrongs)
     for slope in result.slopes:
-        if slope.mib_per_min > allowed(slope):
+        if slope.role not in _PASSING and slope.mib_per_min > allowed(slope):
             wrongs.append(f"memory grows: {slope}")
-    if (found := {slope.role for slope in result.slopes}) != _PROCESSES:
+    if (found := {slope.role for slope in result.slopes} - _PASSING) != _PROCESSES:
         wrongs.append(f"memory was measured of {sorted(found)}")
     for name in ("num_retractions", "num_evicted_tokens"):
         if not result.stats.get(name):
