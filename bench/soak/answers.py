@@ -19,7 +19,7 @@ Kind = Literal["done", "aborted", "refused", "lost", "broken"]
 lost: an error, as a process died. broken: the connection ended."""
 
 _ENDS = ("stop", "length", "abort", "error")
-_LOST = re.compile(r"process ended|the runtime (recovers|is starting)")
+LOST = re.compile(r"process ended|the runtime (recovers|is starting)")
 _REFUSED = re.compile(
     r"the queue is full|does not keep up|the first token would come|shutting down"
 )
@@ -114,7 +114,7 @@ def _parsed(data: bytes) -> Any:
 def _failed(status: int, data: Any) -> Outcome:
     """Of an error, alone or as the last event."""
     message = str(data["error"]["message"])
-    if status == 503 and _LOST.search(message):
+    if status == 503 and LOST.search(message):
         return Outcome("lost", message)
     if status in (429, 503) and _REFUSED.search(message):
         return Outcome("refused", message)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 
-from bench.soak.answers import Outcome, Wrong, outcome
+from bench.soak.answers import LOST, Outcome, Wrong, outcome
 from bench.soak.calls import Call, Caller
 from bench.soak.hostile import attack
 from bench.soak.ledger import Ledger
@@ -147,7 +147,7 @@ class Crowd:
                 return
         if chosen.is_answered_by(reply):
             return
-        is_lost = reply.status == 503 or '"code":503' in reply.text  # the latter within a stream
+        is_lost = reply.status == 503 or LOST.search(reply.text) is not None  # within a stream
         is_excused = is_lost and self.ledger.was_out(start)
         if not is_excused and not _is_refused(reply):
             self.ledger.wrong(f"{chosen.name}: {reply.status} {reply.text[:300]}")

@@ -6,7 +6,7 @@ from bench.report import Row
 from bench.soak.processes import Slope
 from bench.soak.rounds import Result
 
-_GROWTH_MIB = 24.0
+_GROWTH_MIB = 6.0
 _MIB_PER_MIN = 1.0
 _PASSING = {"compiler"}  # replaced after some jobs: its memory is not the server's
 _PROCESSES = {"launcher", "tokenizer", "detokenizer", "fork_server", "scheduler", "zygote"}
@@ -38,8 +38,7 @@ def rows(result: Result) -> list[Row]:
 def allowed(slope: Slope) -> float:
     """The steepest slope that is no leak, in MiB/min.
 
-    Allocators settle within some MiB, which a short window makes steep; so does the cache of
-    compiled grammars, whose bound this traffic does not reach.
+    Allocators settle within some MiB, which a short window makes steep.
     """
     return _MIB_PER_MIN + _GROWTH_MIB / (slope.window_s / 60)
 

@@ -26,7 +26,7 @@ from .regular import Regex
 from .token_masks import Bitmask
 from .walk import Threads, TooManyThreads, Walk
 
-MAX_REMEMBERED = 20_000
+MAX_REMEMBERED = 2_000
 """Places in one grammar, each after one token of another."""
 
 MAX_TRIED = 64

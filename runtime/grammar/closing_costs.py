@@ -31,6 +31,9 @@ def num_advancing(text: bytes) -> int:
     return num_structural(bytes(b for i, b in enumerate(text) if i not in barred))
 
 
+_MAX_COSTS = 10_000
+
+
 class NotSpelled(Exception):
     """No tokens make up this text."""
 
@@ -52,6 +55,8 @@ class Spelling:
         """How many tokens; `inf` if there is no way to spell it."""
         found = self._costs.get(text)
         if found is None:
+            if len(self._costs) >= _MAX_COSTS:  # texts of all grammars that ever were
+                self._costs.clear()
             try:
                 found = sum(1 for _ in self.tokens(text))
             except NotSpelled:
