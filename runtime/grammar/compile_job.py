@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from ..errors import InvalidRequest
 from ..ipc.compiling import Artefact
 from ..messages import (
     Choice,
     Constraint,
     Ebnf,
-    EngineName,
     JsonSchema,
     Lark,
     Regex,
@@ -19,7 +20,7 @@ from .closing import Closer
 from .derive import Derived, derived
 from .engines import Engines
 from .regular import TooLarge
-from .routing import notations
+from .routing import MAX_EBNF, notations
 from .structural_tags import StructuralTagText
 from .wire import encode_grammar
 
@@ -37,7 +38,8 @@ def compile_constraint(constraint: Constraint, engines: Engines) -> Artefact:
     match constraint:
         case Ebnf(grammar):
             compiled = engines.xgrammar.compile(grammar, is_json=False, param=param)
-            return Artefact("xgrammar", _checked(compiled.serialize(), param), is_json=False)
+            payload = _checked(compiled.serialize(), param)
+            return Artefact("xgrammar", payload, is_json=False, is_serialized=True)
         case Lark(grammar):
             engines.llguidance.compile(grammar, is_json=False, param=param)
             return Artefact("llguidance", grammar.encode(), is_json=False)
@@ -53,6 +55,7 @@ def _tag_artefact(tag: StructuralTagText, engines: Engines, param: str) -> Artef
         "xgrammar",
         _checked(compiled.serialize(), param),
         is_json=False,
+        is_serialized=True,
         notes=tag.notes,
         named_ids=tag.token_ids,
     )
@@ -62,7 +65,7 @@ def _closable(constraint: JsonSchema | Regex | Choice, engines: Engines, param: 
     """What becomes a grammar of ours, which never ends incomplete."""
     found = derived(constraint)
     is_json = isinstance(constraint, JsonSchema)
-    engine, payload = _built(found, engines, is_json=is_json, param=param)
+    built = _built(found, engines, is_json=is_json, param=param)
     try:
         closer = Closer(found.grammar, engines.closing)
     except TooLarge as error:
@@ -74,10 +77,8 @@ def _closable(constraint: JsonSchema | Regex | Choice, engines: Engines, param: 
             f"tokens, {MAX_MIN_TOKENS} are allowed",
             param=param,
         )
-    return Artefact(
-        engine,
-        _checked(payload, param),
-        is_json=is_json,
+    return msgspec.structs.replace(
+        built,
         has_free_keys=found.has_free_keys,
         notes=found.notes,
         is_whole=found.is_whole,
@@ -87,21 +88,22 @@ def _closable(constraint: JsonSchema | Regex | Choice, engines: Engines, param: 
     )
 
 
-def _built(
-    found: Derived, engines: Engines, *, is_json: bool, param: str
-) -> tuple[EngineName, bytes]:
+def _built(found: Derived, engines: Engines, *, is_json: bool, param: str) -> Artefact:
     """By the first engine that takes it; the words of the last one that does not."""
     error = InvalidRequest(f"{param}: no engine can read it", param=param)
     for engine, text in notations(found.grammar):
         try:
-            if engine == "xgrammar":
+            if engine == "llguidance":
+                engines.llguidance.compile(text, is_json=is_json, param=param)
+            else:
                 compiled = engines.xgrammar.compile(text, is_json=is_json, param=param)
-                return engine, compiled.serialize()
-            engines.llguidance.compile(text, is_json=is_json, param=param)
+                if len(text) > MAX_EBNF:  # it would take its time once more
+                    payload = _checked(compiled.serialize(), param)
+                    return Artefact(engine, payload, is_json=is_json, is_serialized=True)
         except InvalidRequest as refusal:
             error = refusal
         else:
-            return engine, text.encode()
+            return Artefact(engine, text.encode(), is_json=is_json)
     raise error
 
 

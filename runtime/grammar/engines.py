@@ -76,10 +76,11 @@ class Engines:
         )
 
     def _load_engine(self, artefact: Artefact) -> EngineGrammar:
+        payload, is_json = artefact.payload, artefact.is_json
+        if artefact.is_serialized:
+            return self.xgrammar.load(payload, is_json=is_json, named_ids=artefact.named_ids)
         match artefact.engine:
             case "xgrammar":
-                return self.xgrammar.load(
-                    artefact.payload, is_json=artefact.is_json, named_ids=artefact.named_ids
-                )
+                return self.xgrammar.compile(payload.decode(), is_json=is_json, param="payload")
             case "llguidance":
-                return self.llguidance.load(artefact.payload, is_json=artefact.is_json)
+                return self.llguidance.compile(payload.decode(), is_json=is_json, param="payload")

@@ -7,58 +7,51 @@ llguidance, which prepares nothing. llguidance in turn can't read automata in a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from ..messages import EngineName
-from .cfg import Choice, Expr, Grammar, Repeat, Sequence, Text, lexemes
+from .cfg import Grammar, lexemes
 from .ebnf import ebnf_of
 from .lark import lark_of
 from .regular import NotPrintable, Regex, TooLarge, literal, width
 from .regular import parts as links
 from .schema.grammar import FREE_STRING
 
+MAX_EBNF = 3_000
+"""Characters of a notation that xgrammar compiles in about 10 ms, if its terminals are simple."""
+
 _QUOTE = literal('"')
 _MAX_LENGTH = 64
-_MAX_TEXT = 4_000
-"""Characters of literal text in a grammar that xgrammar compiles in some tens of ms."""
 
 
 def notations(grammar: Grammar) -> Iterator[tuple[EngineName, str]]:
     """Engines to try, the better one first, each with the grammar as it reads it."""
-    order: list[EngineName] = ["xgrammar", "llguidance"]
-    if not _is_for_xgrammar(grammar):
-        order.reverse()
-    for engine in order:
-        try:
-            yield engine, ebnf_of(grammar) if engine == "xgrammar" else lark_of(grammar)
-        except (NotPrintable, TooLarge):
-            continue
+    soon = _soon(grammar)
+    if soon is not None:
+        yield "xgrammar", soon
+    if (lark := _printed(lark_of, grammar)) is not None:
+        yield "llguidance", lark
+    if soon is None and (ebnf := _printed(ebnf_of, grammar)) is not None:
+        yield "xgrammar", ebnf
 
 
-def _is_for_xgrammar(grammar: Grammar) -> bool:
-    return all(map(_is_prepared, lexemes(grammar))) and _num_characters(grammar) <= _MAX_TEXT
+def _soon(grammar: Grammar) -> str | None:
+    """For xgrammar, if it compiles that soon."""
+    ebnf = _printed(ebnf_of, grammar) if all(map(_is_simple, lexemes(grammar))) else None
+    return None if ebnf is None or len(ebnf) > MAX_EBNF else ebnf
 
 
-def _is_prepared(language: Regex) -> bool:
+def _printed(printer: Callable[[Grammar], str], grammar: Grammar) -> str | None:
+    try:
+        return printer(grammar)
+    except (NotPrintable, TooLarge):
+        return None
+
+
+def _is_simple(language: Regex) -> bool:
     """Of few states, so that there are few masks: free strings, and numbers."""
     if language is FREE_STRING:
         return True
     _, most = width(language)
     is_short = most is not None and most <= _MAX_LENGTH
     return is_short and language.is_plain and next(links(language)) is not _QUOTE
-
-
-def _num_characters(grammar: Grammar) -> int:
-    todo: list[Expr] = list(grammar.rules.values())
-    count = 0
-    while todo:
-        match todo.pop():
-            case Text(text):
-                count += len(text)
-            case Sequence(parts) | Choice(parts):
-                todo += parts
-            case Repeat(body, _, _):
-                todo.append(body)
-            case _:
-                pass
-    return count

@@ -61,19 +61,27 @@ class XgrammarMatcher:
 class XgrammarGrammar:
     """See `engine.EngineGrammar`."""
 
-    def __init__(self, compiled: xgr.CompiledGrammar, masks: TokenMasks) -> None:
+    def __init__(
+        self, compiled: xgr.CompiledGrammar, masks: TokenMasks, unshared_bytes: int = 0
+    ) -> None:
+        """unshared_bytes: what it takes beyond what xgrammar says."""
         self._compiled = compiled
         self._masks = masks
+        self._unshared_bytes = unshared_bytes
 
     @property
     def num_bytes(self) -> int:
-        return self._compiled.memory_size_bytes
+        return self._compiled.memory_size_bytes + self._unshared_bytes
 
     def matcher(self) -> XgrammarMatcher:
         return XgrammarMatcher(xgr.GrammarMatcher(self._compiled), self._masks)
 
     def serialize(self) -> bytes:
-        """For `XgrammarCompiler.load`, in another process, over the same vocabulary."""
+        """For `XgrammarCompiler.load`, in another process, over the same vocabulary.
+
+        One automaton, which all rules share, is written once for each rule, and stays so where it
+        is loaded: many rules take longer to load than to compile, and a hundred times the memory.
+        """
         with _memory_errors():
             return self._compiled.serialize_json().encode()
 
@@ -136,13 +144,21 @@ class XgrammarCompiler:
     ) -> XgrammarGrammar:
         """A grammar that was compiled elsewhere. Drops the GIL for most of its time."""
         compiled = xgr.CompiledGrammar.deserialize_json(payload.decode(), self._info)
-        return self._grammar(compiled, is_json=is_json, named_ids=named_ids)
+        # About as much as the text that says it.
+        return self._grammar(
+            compiled, is_json=is_json, named_ids=named_ids, unshared_bytes=len(payload)
+        )
 
     def _grammar(
-        self, compiled: xgr.CompiledGrammar, *, is_json: bool, named_ids: Sequence[int] = ()
+        self,
+        compiled: xgr.CompiledGrammar,
+        *,
+        is_json: bool,
+        named_ids: Sequence[int] = (),
+        unshared_bytes: int = 0,
     ) -> XgrammarGrammar:
         masks = self._json_masks if is_json else self._text_masks
-        return XgrammarGrammar(compiled, masks.with_ids(named_ids))
+        return XgrammarGrammar(compiled, masks.with_ids(named_ids), unshared_bytes)
 
     def _checked(self, grammar: XgrammarGrammar, param: str) -> XgrammarGrammar:
         if not grammar.matcher().fill(np.zeros(self._num_words, dtype=np.int32)):

@@ -85,8 +85,9 @@ class Begun(msgspec.Struct, frozen=True, tag=True):
 class Artefact(msgspec.Struct, frozen=True, tag=True):
     """A compiled constraint on its way to the process that matches with it.
 
-    payload: for xgrammar the serialised grammar, for llguidance a Lark grammar that is known
-    to build. is_json: control characters can't occur in the output. has_free_keys: its objects
+    payload: a grammar as text that the engine is known to build, and soon; or, if it
+    is_serialized, what xgrammar has built. is_json: control characters can't occur in the output.
+    has_free_keys: its objects
     have keys that the schema does not name. notes: how the grammar is narrower than what was
     asked for, and what of it is not enforced, if it is not `is_whole`. min_tokens: a budget that
     is enough, the stop token included; 0 if none is known. closing: the grammar that the output
@@ -98,6 +99,7 @@ class Artefact(msgspec.Struct, frozen=True, tag=True):
     engine: EngineName
     payload: bytes
     is_json: bool
+    is_serialized: bool = False
     has_free_keys: bool = False
     notes: tuple[str, ...] = ()
     is_whole: bool = True

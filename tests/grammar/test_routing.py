@@ -10,6 +10,7 @@ import pytest
 
 from espalier.runtime.errors import ModelError
 from espalier.runtime.grammar.cfg import Grammar
+from espalier.runtime.grammar.compile_job import compile_constraint
 from espalier.runtime.grammar.engine import EngineGrammar
 from espalier.runtime.grammar.engines import Engines
 from espalier.runtime.grammar.routing import notations
@@ -17,6 +18,7 @@ from espalier.runtime.grammar.schema.grammar import schema_grammar
 from espalier.runtime.grammar.vocabulary import Vocabulary
 from espalier.runtime.grammar.walk import Acceptance
 from espalier.runtime.hub.source import resolve_model
+from espalier.runtime.messages import Ebnf, JsonSchema
 from espalier.runtime.tokenizer.tokenizer import load_tokenizer
 from tests.derivations import Derivations
 
@@ -32,6 +34,10 @@ SCHEMAS: list[Any] = [
     {"anyOf": [{"type": "integer"}, {"type": "string", "format": "date"}]},
     {"$ref": "#/$defs/t", "$defs": {"t": {"type": "array", "items": {"$ref": "#/$defs/t"}}}},
 ]
+MANY_KEYS = {
+    "type": "object",
+    "properties": {f"key{i}": {"type": "integer"} for i in range(100)},
+}
 
 
 def compiled(grammar: Grammar, engines: Engines) -> list[tuple[str, EngineGrammar]]:
@@ -108,7 +114,20 @@ def test_the_same_over_a_real_vocabulary(schema: Any) -> None:
 
 def test_a_short_grammar_goes_to_the_engine_with_ready_masks_and_a_long_one_does_not() -> None:
     short = schema_grammar('{"enum":["a","b"]}').grammar
-    long = schema_grammar(json.dumps({"enum": [f"{i:06}" for i in range(2000)]})).grammar
-    assert [engine for engine, _ in notations(short)][0] == "xgrammar"
-    assert [engine for engine, _ in notations(long)][0] == "llguidance"
-    assert all(text for _, text in notations(short))
+    assert [engine for engine, _ in notations(short)] == ["xgrammar", "llguidance"]
+    for schema in ({"enum": [f"{i:06}" for i in range(2000)]}, MANY_KEYS):
+        long = schema_grammar(json.dumps(schema)).grammar
+        assert [engine for engine, _ in notations(long)] == ["llguidance", "xgrammar"]
+
+
+def test_what_a_grammar_takes_grows_no_faster_than_its_schema(engines: Engines) -> None:
+    """A serialised one takes 21 MB for this: a copy of its automaton for each rule."""
+    artefact = compile_constraint(JsonSchema(json.dumps(MANY_KEYS)), engines)
+    assert len(artefact.payload) < 20_000
+    assert engines.load(artefact).num_bytes > 10 * len(artefact.payload)
+
+
+def test_what_a_serialised_grammar_takes_is_counted(engines: Engines) -> None:
+    artefact = compile_constraint(Ebnf('root ::= [a-z]{1,200} root | "x"'), engines)
+    assert artefact.is_serialized and len(artefact.payload) > 500_000
+    assert engines.load(artefact).num_bytes > len(artefact.payload)

@@ -18,6 +18,8 @@ from espalier.runtime.config import ServerConfig
 from espalier.runtime.processes.launcher import Launcher
 
 DEADLINE_S = 60.0
+NUM_PROCESSES = 5
+"""That a launcher keeps alive."""
 OPTIONS: dict[str, object] = {"kv_pool_tokens": 8192, "max_running_requests": 16, "port": 0}
 PROMPT = "Once upon a time, in a village by the sea,"
 
@@ -81,7 +83,8 @@ def is_alive(pid: int) -> bool:
 
 
 def serve(*flags: str) -> tuple[subprocess.Popen[str], str]:
-    """`espalier serve` as users run it, once it is ready."""
+    """`espalier serve` as users run it, once it is ready and all its processes are there: that
+    of the compilers starts beside it."""
     process = subprocess.Popen(
         [sys.executable, "-m", "espalier", "serve", "smollm2", "--port", "0"]
         + ["--max-total-tokens", "8192", *flags],
@@ -91,6 +94,7 @@ def serve(*flags: str) -> tuple[subprocess.Popen[str], str]:
     assert process.stderr is not None
     for line in process.stderr:
         if found := re.search(r"http://[\d.]+:\d+", line):
+            seconds_until(lambda: len(descendants(process.pid)) == NUM_PROCESSES)
             return process, found[0]
     raise AssertionError(f"espalier serve ended with {process.wait()}")
 

@@ -21,6 +21,7 @@ from espalier.runtime.processes import supervisor
 from espalier.runtime.processes.launcher import Launcher
 from tests.integration.servers import (
     DEADLINE_S,
+    NUM_PROCESSES,
     descendants,
     events,
     generate_body,
@@ -302,7 +303,7 @@ def test_a_signal_drains_and_leaves_nothing(number: signal.Signals) -> None:
     before = directories()
     process, url = serve()
     family = descendants(process.pid)
-    assert len(family) == 5 and len(directories() - before) == 1
+    assert len(family) == NUM_PROCESSES and len(directories() - before) == 1
 
     async def stream_while_stopping() -> tuple[int, int]:
         async with httpx.AsyncClient(base_url=url, timeout=DEADLINE_S) as client:
