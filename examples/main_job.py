@@ -59,7 +59,7 @@ def review(s: esp.ProgramState, report: str) -> Incident:
     s += esp.user(f"Report: {EXAMPLE_REPORT}\nWrite the incident as JSON.")
     s += esp.assistant(EXAMPLE.model_dump_json())
     s += esp.user(f"Report: {report}\nWrite the incident as JSON.")
-    s += esp.assistant(esp.gen("incident", json_schema=Incident, max_tokens=100))
+    s += esp.assistant(esp.gen("incident", schema=Incident, max_tokens=100))
     show("record", s.text_iter("incident"))
 
     branches = s.fork(len(QUESTIONS))

@@ -57,6 +57,7 @@ def gen(
     ebnf: str | None = None,
     lark: str | None = None,
     structural_tag: str | Mapping[str, Any] | None = None,
+    schema: Any = None,
     json_schema: Any = None,
     open_objects: bool | None = None,
     unenforced: Unenforced | None = None,
@@ -65,8 +66,9 @@ def gen(
 
     Sampling arguments that are not given come from `run`, then from the defaults
     (`max_tokens=128, temperature=0`). At most one of `dtype`, `choices`, `regex`, `ebnf`,
-    `lark`, `structural_tag` (a dict or JSON text) and `json_schema` says what the output must
-    be; with a type (`dtype`, or a type as `json_schema`) the variable is of that type.
+    `lark`, `structural_tag` (a dict or JSON text) and `schema` (SGLang's name for it is
+    `json_schema`) says what the output must be; with a type (`dtype`, or a type as `schema`:
+    a pydantic model, a dataclass, `list[int]`, ...) the variable is of that type.
     `open_objects` lets objects have keys that the schema neither names nor forbids;
     `unenforced="validate"` generates where not all of it can be enforced, and has the text
     validated: the verdict is in the meta info. With `n` > 1 the variable is a list and the state
@@ -92,7 +94,8 @@ def gen(
     )
     if choices is not None:
         others = {**sampling.given, "n": n, "dtype": dtype, "regex": regex, "ebnf": ebnf}
-        others |= {"lark": lark, "structural_tag": structural_tag, "json_schema": json_schema}
+        others |= {"lark": lark, "structural_tag": structural_tag}
+        others |= {"schema": schema, "json_schema": json_schema}
         others |= {"return_logprob": return_logprob or None}
         others |= {"open_objects": open_objects, "unenforced": unenforced}
         others.pop("temperature", None)
@@ -111,6 +114,7 @@ def gen(
         ebnf=ebnf,
         lark=lark,
         structural_tag=structural_tag,
+        schema=schema,
         json_schema=json_schema,
     )
     reading = _loosened(reading, open_objects=open_objects, unenforced=unenforced)
@@ -185,7 +189,7 @@ def _loosened(reading: Reading, *, open_objects: object, unenforced: Unenforced 
     if open_objects is None and unenforced is None:
         return reading
     if not isinstance(reading.constraint, JsonSchema):
-        raise ValueError("open_objects and unenforced have no effect without json_schema")
+        raise ValueError("open_objects and unenforced have no effect without schema or json_schema")
     if not (open_objects is None or isinstance(open_objects, bool)):
         raise TypeError(f"open_objects must be a bool, not {open_objects!r}")
     if unenforced not in (None, *get_args(Unenforced)):

@@ -11,6 +11,7 @@ from espalier.runtime.programs.stream import Stream
 from espalier.runtime.programs.values import MetaInfo, Segment, UsageTotals, Variable
 from espalier.runtime.programs.waiting import Log, wait_async
 
+from .partial_json import ObjectStream
 from .reading import blocking_wait, reading
 
 T = TypeVar("T")
@@ -95,6 +96,18 @@ class StateView:
                 log = await self._text_log_async(name)
                 async for piece in log.read_async():
                     yield piece
+
+    def stream_object(self, name: str) -> ObjectStream:
+        """The JSON value that variable `name` becomes, again and again while it is written.
+
+        For `for` and, in async functions, `async for`. Plain values (dict, list, str, ...), the
+        last one the whole; `state[name]` is the object of the type. Strings come as far as they
+        are written, numbers when they have ended. Raises `ValueError` if the text is no JSON.
+        """
+        return ObjectStream(
+            lambda: self.text_iter(name),
+            lambda: self.text_async_iter(name),
+        )
 
     def usage(self) -> UsageTotals:
         """What the program's `gen`s have cost so far, those of all branches included."""
