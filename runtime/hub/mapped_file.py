@@ -10,6 +10,9 @@ import numpy.typing as npt
 
 from ..errors import ModelError
 
+# What the kernel may map at one touch: its cache of a file is made of pieces of up to this size.
+_FOLIO_NBYTES = 2 << 20
+
 Bytes = npt.NDArray[np.uint8]
 
 
@@ -41,8 +44,11 @@ class MappedFile:
         return np.frombuffer(self._map, np.uint8, nbytes, offset)
 
     def release(self, offset: int, nbytes: int) -> None:
-        """Give the pages under a range back to the system; touching them reads them again."""
-        start = offset - offset % mmap.PAGESIZE
-        length = min(offset + nbytes, self.size) - start
-        if length > 0:
+        """Give the pages under a range back to the system; touching them reads them again.
+
+        Its neighbours go as well, as far as touching the range may have mapped them.
+        """
+        start = offset - offset % _FOLIO_NBYTES
+        length = min(-(-(offset + nbytes) // _FOLIO_NBYTES) * _FOLIO_NBYTES, self.size) - start
+        if nbytes > 0 and length > 0:
             self._map.madvise(mmap.MADV_DONTNEED, start, length)
