@@ -10,6 +10,7 @@ from espalier.radix.eviction import strategy_of
 
 from .config import EngineConfig
 from .errors import ModelError
+from .grammar.jumping import Jumper
 from .grammar.service import CompileLimits, GrammarService
 from .loading import Model
 from .models.config import ModelConfig
@@ -77,8 +78,23 @@ def assemble(
     )
     grammars.start()
     runner = DeviceRunner(backend)
+    jumper = None
+    if config.scheduler.jump_forward:
+        jumper = Jumper(
+            model.tokenizer.encode,
+            model.tokenizer.token_bytes,
+            control_ids=model.tokenizer.control_ids,
+            vocab_width=model.config.vocab_size,
+        )
     scheduler = Scheduler(
-        config.scheduler, cache, runner, grammars, vocabulary, channel, journal=journal
+        config.scheduler,
+        cache,
+        runner,
+        grammars,
+        vocabulary,
+        channel,
+        jumper=jumper,
+        journal=journal,
     )
     logger.info("KV pool: %d tokens of %s", num_slots, config.kv_storage)
     return Assembly(scheduler, limits, runner, grammars, cache)

@@ -49,6 +49,11 @@ class SchedulerConfig:
         "an abort that came meanwhile need not wait for another one",
         value="tokens",
     )
+    jump_forward: bool = option(
+        True,
+        "append what a constraint forces without sampling it, token by token as it is read",
+        flag="--disable-jump-forward",
+    )
     radix_cache: bool = option(True, "share computed prefixes between requests")
     eviction: EvictionPolicy = option(
         "lru",
@@ -118,6 +123,7 @@ class SchedulerConfig:
             check_int(name, getattr(self, name), 1, 2**31 - 1)
         check_int("max_overlap_tokens", self.max_overlap_tokens, 0, 2**31 - 1)
         check_type("overlap", self.overlap, bool)
+        check_type("jump_forward", self.jump_forward, bool)
         check_type("radix_cache", self.radix_cache, bool)
         check_float("max_leased_share", self.max_leased_share, 0.0, 1.0)
         check_float("new_token_reserve", self.new_token_reserve, 0.0, 1.0)

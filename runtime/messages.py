@@ -113,11 +113,13 @@ class FinishReason(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """What one request cost, in tokens; `cached_tokens` came from the radix cache."""
+    """What one request cost, in tokens; `cached_tokens` came from the radix cache, and
+    `forced_tokens` of the completion's from its constraint: no step has sampled them."""
 
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int
+    forced_tokens: int = 0
     num_retractions: int = 0
 
 

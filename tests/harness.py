@@ -16,6 +16,7 @@ from espalier.radix.cache import RadixCache
 from espalier.radix.check import check
 from espalier.radix.eviction import strategy_of
 from espalier.runtime.config import KVStorage, SchedulerConfig
+from espalier.runtime.grammar.jumping import Jumper
 from espalier.runtime.grammar.service import GrammarService
 from espalier.runtime.messages import (
     AbortRequest,
@@ -84,6 +85,7 @@ class Harness:
         pool_tokens: int = 4096,
         context_len: int = 512,
         grammars: GrammarService | None = None,
+        jumper: Jumper | None = None,
         check_books: bool = True,
         kv_storage: KVStorage = "float32",
         num_threads: int = 2,
@@ -109,8 +111,10 @@ class Harness:
         self.device = DeviceRunner(backend_of(backend))
         self.runner: Runner = self.device
         self._config = config
+        self.overlaps = config.overlap and config.max_overlap_tokens > 0
         self._vocabulary = vocabulary
         self._grammars = grammars
+        self._jumper = jumper
         self._check_books = check_books
         self._journal = journal
         if journal is not None:
@@ -135,6 +139,7 @@ class Harness:
             grammars,
             self._vocabulary,
             self._deliver,
+            jumper=self._jumper,
             journal=self._journal,
             clock=self._clock,
         )

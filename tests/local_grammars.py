@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from espalier.runtime.errors import InvalidRequest
 from espalier.runtime.grammar.compile_job import compile_constraint
 from espalier.runtime.grammar.guide import CompiledGrammar
+from espalier.runtime.grammar.jumping import Jumper
 from espalier.runtime.grammar.service import GrammarService
 from espalier.runtime.grammar.validation import Verdict, validate_json
 from espalier.runtime.messages import Constraint
@@ -28,6 +29,16 @@ class LocalGrammars(GrammarService):
         future: Future[Verdict] = Future()
         future.set_result(validate_json(schema, text))
         return future
+
+
+def byte_jumper() -> Jumper:
+    """Over the vocabulary of bytes."""
+    return Jumper(
+        lambda text: [*text.encode()],
+        byte_tokens(),
+        control_ids=range(256, 260),
+        vocab_width=BYTE_VOCAB,
+    )
 
 
 def byte_grammars() -> LocalGrammars:

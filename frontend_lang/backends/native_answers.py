@@ -53,6 +53,7 @@ class _MetaInfo(msgspec.Struct):
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
+    forced_tokens: int = 0
     num_retractions: int = 0
     kept_tokens: int = 0
     grammar: GrammarReport | None = None
@@ -199,6 +200,7 @@ def _usage(meta: _MetaInfo) -> Usage:
         prompt_tokens=meta.prompt_tokens,
         completion_tokens=meta.completion_tokens,
         cached_tokens=meta.cached_tokens,
+        forced_tokens=meta.forced_tokens,
         num_retractions=meta.num_retractions,
     )
 

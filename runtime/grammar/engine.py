@@ -32,6 +32,11 @@ class Matcher(Protocol):
         """
         ...
 
+    def forced(self) -> bytes:
+        """What every text that the grammar allows goes on with from here; b"" if that is not
+        certain, or the text may end here. It may stop within a character."""
+        ...
+
     def fork(self) -> Self:
         """Another matcher at the same place; the two go on separately."""
         ...

@@ -109,6 +109,10 @@ class Guide:
             self._closing.closer.restrict(self._closing.ending, row, left, keys)
         return bool(row.any())
 
+    def forced(self) -> bytes:
+        """What the text goes on with, whatever the model says; see `Matcher.forced`."""
+        return self._matcher.forced()
+
     def fits(self, left: int) -> bool:
         """No token is barred because only `left` may still be generated.
 

@@ -71,6 +71,9 @@ class LlguidanceMatcher:
             _set_bit(row, token_id, can_end)
         return bool(row.any())
 
+    def forced(self) -> bytes:
+        return b"" if self._is_terminated else self._matcher.compute_ff_bytes()
+
     def fork(self) -> LlguidanceMatcher:
         return LlguidanceMatcher(
             self._matcher.deep_copy(),

@@ -54,6 +54,9 @@ class XgrammarMatcher:
         np.bitwise_and(row, self._masks.after(self._last_id), out=row)
         return bool(row.any())
 
+    def forced(self) -> bytes:
+        return b"" if self.is_terminated else self._matcher.find_jump_forward_string().encode()
+
     def fork(self) -> XgrammarMatcher:
         return XgrammarMatcher(self._matcher.fork(), self._masks, self._last_id)
 

@@ -57,6 +57,7 @@ class Answers:
             "prompt_tokens": usage.prompt_tokens,
             "completion_tokens": usage.completion_tokens,
             "cached_tokens": usage.cached_tokens,
+            "forced_tokens": usage.forced_tokens,
             "num_retractions": usage.num_retractions,
             "kept_tokens": end.num_kept_tokens,
             "e2e_latency": elapsed_s,

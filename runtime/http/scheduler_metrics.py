@@ -117,6 +117,10 @@ def _totals(stats: SchedulerStats) -> dict[str, tuple[str, float]]:
         "num_retractions": ("Requests that gave back their KV.", stats.num_retractions),
         "num_forward_passes": ("Steps computed.", stats.num_forward_passes),
         "computed_tokens": ("Tokens that steps computed.", stats.num_computed_tokens),
+        "jump_forward_tokens": (
+            "Output tokens of ended requests that constraints forced.",
+            stats.num_forced_tokens,
+        ),
         "num_failed_steps": ("Steps that failed.", stats.num_failed_steps),
         "num_rebuilds": (
             "Times that the KV pool was emptied because its books were wrong.",

@@ -179,5 +179,6 @@ def _attributes(rid: str, chunk: GenerateChunk) -> Attributes:
         found["gen_ai.usage.input_tokens"] = chunk.usage.prompt_tokens
         found["gen_ai.usage.output_tokens"] = chunk.usage.completion_tokens
         found["espalier.cached_tokens"] = chunk.usage.cached_tokens
+        found["espalier.forced_tokens"] = chunk.usage.forced_tokens
         found["espalier.num_retractions"] = chunk.usage.num_retractions
     return found

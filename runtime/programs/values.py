@@ -159,6 +159,7 @@ class UsageTotals(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
+    forced_tokens: int = 0
 
 
 class UsageMeter:
@@ -174,6 +175,7 @@ class UsageMeter:
             prompt_tokens=old.prompt_tokens + usage.prompt_tokens,
             cached_tokens=old.cached_tokens + usage.cached_tokens,
             completion_tokens=old.completion_tokens + usage.completion_tokens,
+            forced_tokens=old.forced_tokens + usage.forced_tokens,
         )
 
 

@@ -92,7 +92,8 @@ class Holdings:
         request.tree_len = request.kv_len = request.settled_len = handle.length
         request.promise_len = request.num_ids
         if request.in_first_prompt:
-            request.num_cached = handle.length
+            request.num_cached = min(handle.length, request.prompt_len)
+        request.has_unwritten = False
         slots = self._cache.slots_of(handle)
         request.slots[: handle.length] = slots
         return TableWrite(request.table_row, 0, request.ids[: request.num_ids], slots)
@@ -117,14 +118,15 @@ class Holdings:
         request.slots[start : deeper.length] = slots
         request.tree_len = request.kv_len = request.settled_len = deeper.length
         if request.in_first_prompt:
-            request.num_cached += deeper.length - start
+            request.num_cached += max(0, min(deeper.length, request.prompt_len) - start)
         return TableWrite(request.table_row, start, _NONE, slots)
 
     def grow(self, request: Request, num_new: int, step: int) -> TableWrite | None:
         """Slots for the next `num_new` tokens, computed by `step`; None if there are none.
 
         Tokens known at admission enter the tree at once, as promises; later ones, and those
-        that the tree has already, stay private. Leases yield as far as that needs.
+        that the tree has already, stay private. Leases yield as far as that needs. Ids that
+        the device lacks are written as well.
         """
         if num_new > self.num_available:
             return None
@@ -140,7 +142,9 @@ class Holdings:
             request.tree_len = end
         request.kv_len = end
         request.last_step = step
-        return TableWrite(request.table_row, start, _NONE, slots)
+        ids = request.ids[start : request.num_ids] if request.has_unwritten else _NONE
+        request.has_unwritten = False
+        return TableWrite(request.table_row, start, ids, slots)
 
     def _shares(self, request: Request) -> bool:
         return self._share and not request.quarantined
@@ -220,7 +224,7 @@ class Holdings:
             self._cache.unlock(old)
             request.tree_len = sound = anchor.length
             request.promise_len = request.num_ids
-            if request.num_outputs == 0:
+            if request.has_sampled_none:
                 request.num_cached = min(request.num_cached, sound)
         request.kv_len = request.settled_len = sound
         request.num_pending = 0

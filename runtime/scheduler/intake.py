@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from ..config import SchedulerConfig
 from ..errors import InvalidRequest, Overloaded
 from ..grammar.guide import CompiledGrammar
+from ..grammar.jumping import Jumper
 from ..grammar.service import GrammarService
 from ..messages import FinishReason, TokenizedRequest
 from .control import GrammarReady
@@ -16,6 +17,7 @@ from .holdings import Holdings
 from .request import Request
 from .roster import Roster
 from .sampling_rows import Vocabulary
+from .settling import open_output
 from .slo import ServiceGoals
 
 _SHUTDOWN = FinishReason(kind="abort", message="the engine is shutting down", shutdown=True)
@@ -32,6 +34,7 @@ class Intake:
         goals: ServiceGoals,
         grammars: GrammarService,
         vocabulary: Vocabulary,
+        jumper: Jumper | None,
         tell: Callable[[GrammarReady], None],
     ) -> None:
         self.is_closed = False
@@ -41,6 +44,7 @@ class Intake:
         self._goals = goals
         self._grammars = grammars
         self._vocabulary = vocabulary
+        self._jumper = jumper
         self._tell = tell
         self._next_serial = 0
 
@@ -92,7 +96,10 @@ class Intake:
             self._roster.end_early(request, reason)
             return
         request.grammar, request.guide = compiled, compiled.guide()
-        self._roster.waiting.add(request)
+        if end := open_output(request, self._jumper):
+            self._roster.end(request, end)
+        else:
+            self._roster.waiting.add(request)
 
     def _accept(self, message: TokenizedRequest) -> Request:
         ends = EndMatcher(

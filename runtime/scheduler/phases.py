@@ -41,6 +41,11 @@ class LoopWatch:
         self._at = now
         return now
 
+    @property
+    def busy_s(self) -> float:
+        """Of this turn, so far, without what the device was waited for, or computed beside."""
+        return sum(s for phase, s in self._turn.items() if phase not in ("wait", "sample"))
+
     def end(self) -> None:
         """The turn is over."""
         for phase, seconds in self._turn.items():

@@ -52,6 +52,8 @@ class Request:
     compilation: Future[CompiledGrammar] | None = None
     grammar: CompiledGrammar | None = None
     guide: Guide | None = None
+    opening: tuple[int, ...] = ()  # forced at once, and to be told with the first sampled token
+    num_opening: int = 0
 
     # Held while RUNNING, RETRACTING, and ENDED until the last step has settled.
     table_row: int = -1
@@ -62,10 +64,13 @@ class Request:
     promise_len: int = 0  # ids known at admission: promised to the tree as they are planned
     num_pending: int = 0
     last_step: int = -1
+    has_unwritten: bool = False  # ids were forced that the device's table lacks
 
     # Bookkeeping over the request's life.
     times: RequestTimes = field(default_factory=RequestTimes)
     num_cached: int = 0  # prompt tokens that came from the cache
+    num_forced: int = 0  # output tokens that no step has sampled
+    num_jumps: int = 0  # sampled tokens behind which some were forced
     num_retractions: int = 0
     num_retries: int = 0  # since its last new token
     quarantined: bool = False  # shares nothing: its logits were NaN once
@@ -107,7 +112,11 @@ class Request:
     @property
     def in_first_prompt(self) -> bool:
         """Whether it is the prompt that is computed, and not again after a retraction."""
-        return self.num_outputs == 0 and self.num_retractions == 0
+        return self.has_sampled_none and self.num_retractions == 0
+
+    @property
+    def has_sampled_none(self) -> bool:
+        return self.num_outputs == self.num_opening
 
     @property
     def samples_left(self) -> int:
@@ -154,6 +163,13 @@ class Request:
         self.num_ids += 1
         self.num_pending -= 1
         self.num_retries = 0
+
+    def force(self, token_id: int) -> None:
+        """Record a token that is certain, whatever the device says."""
+        self.ids[self.num_ids] = token_id
+        self.num_ids += 1
+        self.num_forced += 1
+        self.has_unwritten = True
 
     def vacated(self) -> None:
         """Forget everything held, after the cache and the row table have it back."""

@@ -15,7 +15,7 @@ from .ends import End
 from .holdings import Holdings
 from .measures import Measures
 from .request import Phase, Request
-from .settling import NO_NEWS, Settlement
+from .settling import NO_NEWS, Settlement, with_opening
 from .stats import Totals
 from .verdicts import Verdicts
 from .waiting import WaitingQueue
@@ -111,9 +111,12 @@ class Roster:
         phase, request.phase = request.phase, Phase.ENDED
         if request.compilation is not None:
             request.compilation.cancel()  # it may have ended, or others may wait for it
+        self.totals.outputs += len(request.opening)
+        news = with_opening(request, news)
         self._measures.ended(request, end.reason)
         self.totals.prompt += request.prompt_len
         self.totals.cached += request.num_cached
+        self.totals.forced += request.num_forced
         final = self._verdicts.report(request, _final_message(request, end, news))
         if final is not None:
             self._outputs.append(final)
@@ -168,6 +171,7 @@ def _final_message(request: Request, end: End, news: Settlement) -> TokenOutput:
             prompt_tokens=request.prompt_len,
             completion_tokens=request.num_outputs,
             cached_tokens=request.num_cached,
+            forced_tokens=request.num_forced,
             num_retractions=request.num_retractions,
         ),
         num_text_bytes=end.num_text_bytes,

@@ -17,6 +17,7 @@ from espalier.radix.cache import RadixCache
 from espalier.radix.leases import Leases
 
 from ..config import SchedulerConfig
+from ..grammar.jumping import Jumper
 from ..grammar.service import GrammarService
 from ..messages import AbortRequest, FinishReason, SubmitRequests, TokenOutput
 from ..runner.protocol import Runner
@@ -31,6 +32,7 @@ from .control import (
     Shutdown,
     VerdictReady,
 )
+from .depth import Depth
 from .flight import Flight
 from .holdings import Holdings
 from .intake import Intake
@@ -60,7 +62,8 @@ Channel = Callable[[list[TokenOutput]], None]
 class Scheduler:
     """Runs requests in steps; everything but `inbox` and `stats` belongs to one thread.
 
-    `clock` is in seconds. A `journal` observes the cache already.
+    `clock` is in seconds. A `journal` observes the cache already. Without a `jumper` every
+    output token is sampled.
     """
 
     def __init__(
@@ -72,17 +75,19 @@ class Scheduler:
         vocabulary: Vocabulary,
         channel: Channel,
         *,
+        jumper: Jumper | None = None,
         journal: TreeJournal | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.inbox: SimpleQueue[Message] = SimpleQueue()
-        self._max_overlap_tokens = config.max_overlap_tokens if config.overlap else 0
+        self._depth = Depth(config.max_overlap_tokens if config.overlap else 0)
         self._cache = cache
         self._runner = runner
         self._grammars = grammars
         self._vocabulary = vocabulary
         self._channel = channel
         self._journal = journal
+        self._jumper = jumper
         max_leased = int(config.max_leased_share * cache.num_slots)
         self.leases = Leases(cache, max_tokens=max_leased, now=clock)
         self._holdings = Holdings(
@@ -101,7 +106,14 @@ class Scheduler:
         self._verdicts = Verdicts(grammars, vocabulary.visible_bytes, self.inbox.put)
         self._roster = Roster(waiting, self._holdings, self._measures, self._verdicts)
         self._intake = Intake(
-            config, self._roster, self._holdings, self._goals, grammars, vocabulary, self.inbox.put
+            config,
+            self._roster,
+            self._holdings,
+            self._goals,
+            grammars,
+            vocabulary,
+            jumper,
+            self.inbox.put,
         )
         self._recovery = Recovery(self._roster, self._holdings, self._planner)
         self._in_flight: Flight | None = None
@@ -129,6 +141,7 @@ class Scheduler:
         self._emit()
         self._watch.lap("emit")
         if worked:
+            self._depth.observe_turn(self._watch.busy_s)
             self._watch.end()
         return worked
 
@@ -146,7 +159,7 @@ class Scheduler:
         self._sample(flight)
         self._watch.lap("sample")
         self._in_flight = flight
-        if flight is not None and flight.num_tokens > self._max_overlap_tokens:
+        if flight is not None and self._depth.ends_first(flight):
             self._in_flight = self._settle(flight, successor=None)
             self._watch.lap("settle")
         return True
@@ -165,6 +178,7 @@ class Scheduler:
             num_prompt_tokens=totals.prompt,
             num_cached_tokens=totals.cached,
             num_output_tokens=totals.outputs,
+            num_forced_tokens=totals.forced,
             num_retractions=self._planner.num_retractions,
             num_failed_steps=totals.failed_steps,
             num_rebuilds=totals.rebuilds,
@@ -283,7 +297,7 @@ class Scheduler:
             for index, (request, row) in enumerate(
                 zip(flight.requests, flight.launched.step.rows, strict=True)
             )
-            if row.samples and request.phase is not Phase.ENDED
+            if flight.samples(index) and request.phase is not Phase.ENDED
         }
         flight.launched.sample(rows)
 
@@ -299,6 +313,7 @@ class Scheduler:
             return None
         now = self._watch.lap("wait")
         self._measures.device.observe(result.device_s)
+        self._depth.observe_step(result.device_s)
         self._patience.restore()
         self._goals.observe(flight.launched.step, result.device_s)
         self._holdings.settle(flight.number)
@@ -308,9 +323,15 @@ class Scheduler:
         ):
             if request.phase is Phase.ENDED:
                 continue
-            settlement = settle_row(request, row, index, result)
+            sampled = result.sampled[index] if flight.samples(index) else None
+            prompt_logprobs = result.prompt_logprobs.get(index, [])
+            settlement = settle_row(request, row, sampled, prompt_logprobs, self._jumper)
             if settlement.poisoned:
                 poisoned.append(request)
+            if sampled is not None:
+                self._depth.observe_token(request, jumped=settlement.num_forced > 0)
+            if settlement.num_forced and successor is not None:
+                successor.replace_sampling(request)
             self._roster.deliver(request, settlement, now)
         if poisoned:
             self._recovery.withdraw_poisoned(poisoned, flight, successor)

@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from ..grammar.jumping import MAX_CONTEXT, Jumper
 from ..messages import FinishReason, TokenLogprob, TokenOutput
 from ..sampling.sampler import NO_TOKEN, NOT_FINITE, Sampled
 from .ends import End
 from .request import Request
-from .step import StepResult, StepRow
+from .step import StepRow
 
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
     """What a row gave: news for the client, the request's end if this was it.
 
-    `poisoned`: its logits were NaN, so the KV that it was computed from is not to be trusted.
+    `num_forced` of the ids were not sampled. `poisoned`: its logits were NaN, so the KV that it
+    was computed from is not to be trusted.
     """
 
     ids: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprob, ...] | None = None
     prompt_logprobs: tuple[TokenLogprob, ...] | None = None
     end: End | None = None
+    num_forced: int = 0
     poisoned: bool = False
 
     def output(self, request: Request) -> TokenOutput | None:
@@ -41,29 +45,85 @@ class Settlement:
 NO_NEWS = Settlement()
 
 
-def settle_row(request: Request, row: StepRow, index: int, result: StepResult) -> Settlement:
-    """Move the request's cursors over `row` and take its sampled token, if it has one."""
+def settle_row(
+    request: Request,
+    row: StepRow,
+    sampled: Sampled | None,
+    computed: list[TokenLogprob],
+    jumper: Jumper | None,
+) -> Settlement:
+    """Move the request's cursors over `row` and take its sampled token, if it has one, and what
+    is certain to follow it. computed: the row's prompt log-probabilities."""
     request.settled_len = row.end
-    computed = result.prompt_logprobs.get(index, [])
     if any(entry.logprob is None or not math.isfinite(entry.logprob) for entry in computed):
         return _failed(request, NOT_FINITE)
     _collect_prompt_logprobs(request, row, computed)
     prompt_logprobs = _finished_prompt_logprobs(request)
-    if not row.samples:
+    if sampled is None:
         end = None
         if request.message.sampling.max_new_tokens == 0 and row.end == request.prompt_len:
             end = request.ends.so_far(_length_reason(request))
         return Settlement(prompt_logprobs=prompt_logprobs, end=end)
-    sampled = result.sampled[index]
     if sampled.failure is not None:
         return _failed(request, sampled.failure)
     request.append(sampled.token_id)
-    options = request.message.logprobs
+    end = _end_after(request, sampled.token_id)
+    forced: list[int] = []
+    if end is None:
+        forced, end = _forced(request, jumper)
+    opening, request.opening = request.opening, ()
     return Settlement(
-        ids=(sampled.token_id,),
-        logprobs=(_token_logprob(sampled),) if options is not None and options.output else None,
+        ids=(*opening, sampled.token_id, *forced),
+        logprobs=_logprobs(request, opening, sampled, forced),
         prompt_logprobs=prompt_logprobs,
-        end=_end_after(request, sampled.token_id),
+        end=end,
+        num_forced=len(forced),
+    )
+
+
+def open_output(request: Request, jumper: Jumper | None) -> End | None:
+    """What a new request's output begins with for certain, before anything is computed; its end
+    if that is all. The client is told with the first token that is sampled, or with the end."""
+    opening, end = _forced(request, jumper)
+    request.opening, request.num_opening = tuple(opening), len(opening)
+    return end
+
+
+def with_opening(request: Request, news: Settlement) -> Settlement:
+    """For a last message: the news, and before it what the client has not been told yet."""
+    opening, request.opening = request.opening, ()
+    if not opening:
+        return news
+    return replace(news, ids=(*opening, *news.ids), logprobs=_logprobs(request, opening, None, []))
+
+
+def _forced(request: Request, jumper: Jumper | None) -> tuple[list[int], End | None]:
+    """Take the tokens that are certain to come next, up to an end if there is one among them."""
+    if jumper is None or request.guide is None:
+        return [], None
+    first = max(request.prompt_len, request.num_ids - MAX_CONTEXT)
+    outputs: list[int] = request.ids[first : request.num_ids].tolist()
+    left = request.message.sampling.max_new_tokens - request.num_outputs
+    token_ids = jumper.run(request.guide, outputs, left)
+    for count, token_id in enumerate(token_ids, 1):
+        request.force(token_id)
+        if end := _end_after(request, token_id):
+            return token_ids[:count], end
+    return token_ids, None
+
+
+def _logprobs(
+    request: Request, opening: Sequence[int], sampled: Sampled | None, forced: Sequence[int]
+) -> tuple[TokenLogprob, ...] | None:
+    """Nothing was predicted of what was forced."""
+    options = request.message.logprobs
+    if options is None or not options.output:
+        return None
+    own = [] if sampled is None else [_token_logprob(sampled)]
+    return (
+        *(TokenLogprob(token_id, None) for token_id in opening),
+        *own,
+        *(TokenLogprob(token_id, None) for token_id in forced),
     )
 
 

@@ -35,7 +35,8 @@ class SchedulerStats:
 
     num_computed_tokens: tokens that forward passes computed. num_prompt_tokens and
     num_cached_tokens: prompt tokens of the requests that have ended, and how many of them
-    came from the cache. num_rebuilds: times that the KV pool was emptied because its books were
+    came from the cache; num_forced_tokens: how many output tokens of theirs their constraints
+    forced. num_rebuilds: times that the KV pool was emptied because its books were
     wrong. num_judged: requests by which of the promised times they missed, if any is promised.
     num_structured: whole outputs under a JSON schema by what their validation said;
     num_violations: of the invalid ones, those whose grammar should have enforced the schema.
@@ -51,6 +52,7 @@ class SchedulerStats:
     num_prompt_tokens: int = 0
     num_cached_tokens: int = 0
     num_output_tokens: int = 0
+    num_forced_tokens: int = 0
     num_retractions: int = 0
     num_failed_steps: int = 0
     num_rebuilds: int = 0
@@ -81,5 +83,6 @@ class Totals:
     prompt: int = 0
     cached: int = 0
     outputs: int = 0
+    forced: int = 0
     failed_steps: int = 0
     rebuilds: int = 0

@@ -128,6 +128,7 @@ def test_json_has_text_end_and_usage() -> None:
             "prompt_tokens": 5,
             "completion_tokens": 6,
             "cached_tokens": 2,
+            "forced_tokens": 0,
             "num_retractions": 0,
         },
     }

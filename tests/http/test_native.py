@@ -39,6 +39,7 @@ def test_the_shape_of_an_answer(server: Serving) -> None:
         "finish_reason": {"type": "length", "length": 6},
         "prompt_tokens": len(tokenizer.encode(TEXT)),
         "completion_tokens": 6,
+        "forced_tokens": 0,
         "num_retractions": 0,
         "kept_tokens": 6,
     }

@@ -13,7 +13,7 @@ from espalier.runtime.grammar.guide import CompiledGrammar
 from espalier.runtime.messages import Choice, Constraint, Ebnf, Regex
 from tests.fakes import EOS, byte_tokens, byte_vocabulary, tiny_config, tiny_weights
 from tests.harness import Harness
-from tests.local_grammars import LocalGrammars, byte_grammars
+from tests.local_grammars import LocalGrammars, byte_grammars, byte_jumper
 
 CONFIG = tiny_config()
 WEIGHTS = tiny_weights(CONFIG)
@@ -33,10 +33,15 @@ class PendingGrammars(LocalGrammars):
         return self.asked[-1]
 
 
-@pytest.fixture(params=[True, False], ids=["overlap", "plain"])
+@pytest.fixture(params=["overlap", "plain", "overlap, jumps", "plain, jumps"])
 def harness(request: pytest.FixtureRequest) -> Iterator[Harness]:
     harness = Harness(
-        CONFIG, WEIGHTS, byte_vocabulary(), grammars=byte_grammars(), overlap=request.param
+        CONFIG,
+        WEIGHTS,
+        byte_vocabulary(),
+        grammars=byte_grammars(),
+        jumper=byte_jumper() if "jumps" in request.param else None,
+        overlap="overlap" in request.param,
     )
     yield harness
     harness.close()

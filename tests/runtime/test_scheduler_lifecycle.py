@@ -153,7 +153,7 @@ class Scene:
 
     @property
     def overlaps(self) -> bool:
-        return self.harness.scheduler._max_overlap_tokens > 0  # pyright: ignore[reportPrivateUsage]
+        return self.harness.overlaps
 
     def step_until(self, place: Place) -> None:
         for _ in range(40):

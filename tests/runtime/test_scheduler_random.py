@@ -10,7 +10,7 @@ import pytest
 from espalier.runtime.messages import Choice, Constraint, JsonSchema, LogprobOptions, Regex
 from tests.fakes import byte_vocabulary, tiny_config, tiny_weights
 from tests.harness import Harness
-from tests.local_grammars import byte_grammars
+from tests.local_grammars import byte_grammars, byte_jumper
 
 CONFIG = tiny_config()
 WEIGHTS = tiny_weights(CONFIG)
@@ -28,7 +28,9 @@ CONSTRAINTS: list[Constraint | None] = [
     ("seed", "pool_tokens", "options"),
     [
         (1, 150, {}),
+        (1, 150, {"jumper": byte_jumper()}),
         (2, 90, {"overlap": False}),
+        (2, 90, {"overlap": False, "jumper": byte_jumper()}),
         (3, 400, {"max_chunk_len": 5, "max_step_tokens": 16}),
         (4, 120, {"radix_cache": False}),
         (5, 200, {"policy": "fcfs", "max_running_requests": 3}),
@@ -61,7 +63,8 @@ def test_a_hundred_random_requests(seed: int, pool_tokens: int, options: dict[st
     for outcome in harness.outcomes.values():
         usage = outcome.usage
         assert usage.completion_tokens == len(outcome.ids)
-        assert 0 <= usage.cached_tokens < usage.prompt_tokens
+        known = usage.prompt_tokens + usage.forced_tokens  # one has to be computed at the least
+        assert 0 <= usage.cached_tokens <= usage.prompt_tokens and usage.cached_tokens < known
     harness.assert_drained()
     harness.close()
 

@@ -1,0 +1,239 @@
+"""Forward passes and time for each valid JSON document, with jump-forward and without.
+
+    python -m bench.jump --json bench/out/jump.json
+    python -m bench.jump --data REAL.jsonl        (60 schemas met in the wild, from a fixed seed)
+
+Both engines write the same documents in turn, one stream and then 16 at once. The ideal is
+computed from the texts that came out: every token that lies wholly in text that the grammar forces
+would be free, and so would the end where nothing else can come.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+
+from bench.report import Row, publish, spread
+from bench.schemas.data import read_groups
+from bench.works import SCHEMA
+from espalier.runtime.engine import Engine
+from espalier.runtime.errors import InvalidRequest
+from espalier.runtime.grammar.compile_job import compile_constraint
+from espalier.runtime.grammar.engines import Engines
+from espalier.runtime.grammar.vocabulary import Vocabulary
+from espalier.runtime.messages import JsonSchema
+from espalier.runtime.programs.backend import GenerateCall
+from espalier.runtime.sampling.params import SamplingParams
+
+NUM_SCHEMAS = 60
+MAX_TOKENS = 200
+_STRING = {"type": "string", "maxLength": 30}
+_CALL = {
+    "type": "object",
+    "properties": {
+        "name": {"enum": ["get_weather", "get_local_time", "search_documents"]},
+        "arguments": {
+            "type": "object",
+            "properties": {"location": _STRING, "unit": {"enum": ["celsius", "fahrenheit"]}},
+            "required": ["location", "unit"],
+        },
+    },
+    "required": ["name", "arguments"],
+}
+_ORDER = {
+    "type": "object",
+    "properties": {
+        "customer": _STRING,
+        "paid": {"type": "boolean"},
+        "lines": {
+            "type": "array",
+            "minItems": 2,
+            "maxItems": 3,
+            "items": {
+                "type": "object",
+                "properties": {"article": _STRING, "count": {"type": "integer", "maximum": 99}},
+                "required": ["article", "count"],
+            },
+        },
+    },
+    "required": ["customer", "paid", "lines"],
+}
+OWN = [SCHEMA, json.dumps(_CALL), json.dumps(_ORDER)]
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One that came out. ids: with the stop token."""
+
+    schema: str
+    ids: tuple[int, ...]
+    is_valid: bool
+
+
+@dataclass(slots=True)
+class Side:
+    """What one engine has done of one work, over all rounds."""
+
+    documents: list[Document] = field(default_factory=list[Document])
+    passes: int = 0
+    seconds: list[float] = field(default_factory=list[float])
+
+    @property
+    def num_valid(self) -> int:
+        return sum(document.is_valid for document in self.documents)
+
+
+async def _write(engine: Engine, schema: str, index: int) -> Document:
+    message = {"role": "user", "content": f"Write one example as JSON, number {index}."}
+    sampling = SamplingParams(max_new_tokens=MAX_TOKENS, temperature=0.7, seed=index)
+    call = GenerateCall(
+        input_ids=engine.codec.encode_chat([message]),
+        sampling=sampling,
+        constraint=JsonSchema(schema),
+    )
+    chunks = [chunk async for chunk in engine.generate(call)]
+    report = chunks[-1].grammar
+    ids = tuple(token_id for chunk in chunks for token_id in chunk.ids)
+    return Document(schema, ids, report is not None and report.valid is True)
+
+
+async def _write_all(engine: Engine, schemas: Sequence[str], streams: int) -> list[Document]:
+    """With so many going on at any time."""
+    gate = asyncio.Semaphore(streams)
+
+    async def one(index: int, schema: str) -> Document:
+        async with gate:
+            return await _write(engine, schema, index)
+
+    return await asyncio.gather(*(one(i, schema) for i, schema in enumerate(schemas)))
+
+
+def _run(engine: Engine, schemas: Sequence[str], streams: int, side: Side) -> None:
+    engine.flush_cache()
+    before, start = engine.stats.num_forward_passes, perf_counter()
+    side.documents += asyncio.run(_write_all(engine, schemas, streams))
+    side.seconds.append(perf_counter() - start)
+    side.passes += engine.stats.num_forward_passes - before
+
+
+# -- the ideal -------------------------------------------------------------------------------------
+
+
+class Ideal:
+    """How many tokens of a document no model would be needed for."""
+
+    def __init__(self, engine: Engine) -> None:
+        codec = engine.codec
+        self._token_bytes = codec.token_bytes
+        self._engines = Engines(
+            Vocabulary(
+                tuple(codec.token_bytes),
+                tuple(codec.control_ids),
+                tuple(codec.eos_ids),
+                codec.vocab_size,
+            )
+        )
+
+    def num_forced(self, document: Document) -> int:
+        artefact = compile_constraint(JsonSchema(document.schema), self._engines)
+        guide = self._engines.load(artefact).guide()
+        count = 0
+        for token_id in document.ids:
+            forced = guide.forced()
+            is_end = guide.is_completed and not forced
+            count += is_end or forced.startswith(self._token_bytes[token_id])
+            guide.accept(token_id)
+        return count
+
+
+# -- the figures -----------------------------------------------------------------------------------
+
+
+def measure(schemas: Sequence[str], rounds: int) -> list[Row]:
+    with Engine() as with_jumps, Engine(jump_forward=False) as without:
+        usable = _usable(with_jumps, schemas)
+        ideal = Ideal(with_jumps)
+        rows = [Row("schemas", len(usable), "", note=f"of {len(schemas)}")]
+        for streams in (1, 16):
+            on, off = Side(), Side()
+            for index in range(2 * rounds + 1):
+                sides = [(with_jumps, on), (without, off)]
+                for engine, side in sides if index % 2 else sides[::-1]:
+                    _run(engine, usable, streams, side if index else Side())  # once to warm up
+            rows += _rows(streams, on, off, ideal)
+        return rows
+
+
+def _usable(engine: Engine, schemas: Sequence[str]) -> list[str]:
+    """Those that compile, and whose shortest document is no longer than is allowed here."""
+    found: list[str] = []
+    for schema in schemas:
+        try:
+            asyncio.run(_write(engine, schema, 0))
+        except InvalidRequest:
+            continue
+        found.append(schema)
+    return found
+
+
+def _rows(streams: int, on: Side, off: Side, ideal: Ideal) -> list[Row]:
+    work = f"{streams} stream" + "s" * (streams > 1)
+    count = len(off.documents)
+    least = sum(max(1, len(d.ids) - ideal.num_forced(d)) for d in on.documents) / count
+    plain = sum(len(d.ids) for d in off.documents) / count
+    ratios = [a / b for a, b in zip(on.seconds, off.seconds, strict=True)]
+    rows = [
+        Row(f"{work}: valid documents", on.num_valid + off.num_valid, "", note=f"of {2 * count}"),
+        Row(f"{work}: tokens, without jumps", plain, "a document"),
+        Row(f"{work}: passes that an ideal jump needs", least, "a document"),
+    ]
+    if streams == 1:
+        passes_on, passes_off = on.passes / count, off.passes / count
+        share = (passes_off - passes_on) / (passes_off - least)
+        rows += [
+            Row(f"{work}: passes without jumps", passes_off, "a document"),
+            Row(f"{work}: passes with jumps", passes_on, "a document"),
+            Row(f"{work}: share of the ideal saving", share, "", target=0.9),
+        ]
+        saved = 1 - passes_on / passes_off
+    else:
+        saved = 1 - on.passes / off.passes
+        rows.append(Row(f"{work}: passes saved", saved, ""))
+    rows.append(
+        Row(
+            f"{work}: time with jumps / without",
+            median(ratios),
+            "x",
+            better="lower",
+            note=spread(ratios),
+        )
+    )
+    target = 0.8 if streams == 1 else 0.5
+    share = (1 - median(ratios)) / saved
+    return [*rows, Row(f"{work}: time saved / passes saved", share, "", target=target)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, metavar="FILE", help="schemas, one JSON a line")
+    parser.add_argument("--schemas", type=int, default=NUM_SCHEMAS)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows there")
+    args = parser.parse_args()
+    schemas = OWN
+    if args.data is not None:
+        groups = read_groups(args.data)
+        chosen = random.Random(7).sample(groups, min(args.schemas, len(groups)))
+        schemas = [group.schema for group in chosen]
+    publish("bench.jump", measure(schemas, args.rounds), args.json)
+
+
+if __name__ == "__main__":
+    main()
