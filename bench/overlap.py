@@ -37,13 +37,15 @@ from espalier.runtime.runner.build import build_backend
 from espalier.runtime.runner.device_runner import DeviceRunner
 from espalier.runtime.runner.kv_pool import KVPool
 from espalier.runtime.sampling.params import SamplingParams
+from espalier.runtime.scheduler.control import AbortAll
 from espalier.runtime.scheduler.sampling_rows import Vocabulary
 
 POOL_TOKENS, CONTEXT_LEN = 8192, 1024
 BATCH, PROMPT_LEN, NEW_TOKENS = 16, 64, 64
+MAX_NEW_TOKENS = 300  # so that nothing ends, or has to be closed, while it is measured
 SHOWN_STEPS = 6
 SCHEMA = (
-    '{"type":"array","minItems":40,"maxItems":40,'
+    '{"type":"array","minItems":14,"maxItems":40,'
     '"items":{"type":"object","properties":{"name":{"type":"string","maxLength":12},'
     '"age":{"type":"integer","minimum":0,"maximum":120}},"required":["name","age"],'
     '"additionalProperties":false}}'
@@ -79,7 +81,7 @@ class Bench:
             eos_ids=tokenizer.eos_ids,
             visible_bytes=tokenizer.visible_bytes,
         )
-        self._num_open = 0
+        self._num_open = self._num_tokens = 0
         self._scheduler = WatchedScheduler(
             self.timeline,
             config,
@@ -92,28 +94,34 @@ class Bench:
 
     def _take(self, outputs: list[TokenOutput]) -> None:
         self._num_open -= sum(output.finish is not None for output in outputs)
+        self._num_tokens += sum(len(output.ids) for output in outputs)
 
     def run(self, *, constrained: bool, salt: int) -> tuple[float, list[Span]]:
-        """Seconds that a batch takes, and the spans of it."""
+        """Seconds that a batch takes to so many tokens, and the spans of it."""
         rng = np.random.default_rng(salt)
         requests = [
             TokenizedRequest(
                 rid=f"{salt}.{i}",
                 input_ids=rng.integers(100, 40_000, PROMPT_LEN).astype(np.int32),
                 sampling=SamplingParams(
-                    max_new_tokens=NEW_TOKENS, temperature=1.0, seed=i, ignore_eos=True
+                    max_new_tokens=MAX_NEW_TOKENS, temperature=1.0, seed=i, ignore_eos=True
                 ),
                 constraint=JsonSchema(SCHEMA) if constrained else None,
             )
             for i in range(BATCH)
         ]
-        self._num_open = len(requests)
+        self._num_open, self._num_tokens = len(requests), 0
         self._scheduler.inbox.put(SubmitRequests(tuple(requests)))
         self.timeline.spans.clear()
         begin = perf_counter()
-        while self._num_open:
+        while self._num_tokens < BATCH * NEW_TOKENS:
             self._scheduler.step(wait=True)
-        return perf_counter() - begin, list(self.timeline.spans)
+            assert self._num_open == BATCH, "one has ended"
+        taken, spans = perf_counter() - begin, list(self.timeline.spans)
+        self._scheduler.inbox.put(AbortAll("measured"))
+        while self._num_open:
+            self._scheduler.step()
+        return taken, spans
 
     def close(self) -> None:
         self._runner.close()

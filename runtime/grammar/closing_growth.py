@@ -139,18 +139,27 @@ class _Growth:
         return found
 
     def _left_by_search(self, language: Regex) -> float:
-        """State by state."""
-        reached = {language}
+        """Of all states, how far the one that is farthest from an end is from it."""
+        sources: dict[Regex, list[Regex]] = {language: []}
         todo = [language]
         while todo:
-            for _, target in self._derivatives.steps(todo.pop()):
-                if target not in reached:
-                    reached.add(target)
+            state = todo.pop()
+            for _, target in self._derivatives.steps(state):
+                if target not in sources:
+                    sources[target] = []
                     todo.append(target)
-            if len(reached) > _MAX_STATES or monotonic() > self._deadline:
+                sources[target].append(state)
+            if len(sources) > _MAX_STATES or monotonic() > self._deadline:
                 raise _TooLong
-        costs = (self._costs.of_terminal(state) for state in reached)
-        return max(cost for cost in costs if cost < inf)
+        left = -1.0
+        nearest = [state for state in sources if state.nullable]
+        seen = set(nearest)
+        while nearest:
+            left += 1
+            farther = dict.fromkeys(s for state in nearest for s in sources[state] if s not in seen)
+            nearest = list(farther)
+            seen.update(nearest)
+        return left
 
 
 def _structural(regex: Regex) -> int:

@@ -1,7 +1,9 @@
 """Text that a grammar forces, as the tokens that it is read as; knows no requests.
 
-    ... k k k | forced bytes                     k: the last output tokens, as left context
-    encode(k k k + forced)  =  k k k | f f f f   else: no jump, nothing written is respelled
+    ... k k t | forced bytes                     k: output tokens, as left context; t: the last
+    encode(k k t + forced)  =  k k t | f f f f   a jump
+                               k k | T f f f f   a jump that respells t, if nobody has seen it yet
+                               x x x | f f f f   none: what is written stays as it is
                                        f f       without the end that a later token may span
 
 The ids are those of `encode(the whole text)`, whatever follows: what is cut off at the end is
@@ -13,7 +15,7 @@ from __future__ import annotations
 import codecs
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate
 
@@ -38,13 +40,32 @@ _UTF8 = codecs.getincrementaldecoder("utf-8")
 
 @dataclass(frozen=True, slots=True)
 class _Spanning:
-    """What comes behind some bytes in the tokens that begin with them and are longer.
+    """Tokens that begin with some bytes and are longer, and what comes behind those in each.
 
-    ids: tokens that are such a rest by themselves. others: rests that no token is.
+    rest_ids: what that is as a token, -1 where it is none.
     """
 
     ids: npt.NDArray[np.int64]
-    others: tuple[bytes, ...]
+    rest_ids: npt.NDArray[np.int64]
+    rests: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Jump:
+    """Tokens that come next for certain.
+
+    With `respells`, ids[0] stands in place of the last output token: its text is that token's
+    and some more. accepted: what a guide that has accepted the outputs accepts in their stead.
+    before: some text to the left of the ids.
+    """
+
+    ids: tuple[int, ...] = ()
+    accepted: tuple[int, ...] = ()
+    respells: bool = False
+    before: bytes = b""
+
+
+NO_JUMP = Jump()
 
 
 class Jumper:
@@ -70,45 +91,61 @@ class Jumper:
         self._kept = lru_cache(maxsize=4096)(self._canonical)
         self._spanning = lru_cache(maxsize=1024)(self._find_spanning)
 
-    def run(self, guide: Guide, outputs: Sequence[int], left: int) -> list[int]:
-        """The tokens that come next for certain after these (last) output tokens; often none.
+    def run(
+        self, guide: Guide, outputs: Sequence[int], left: int, *, may_respell: bool = False
+    ) -> Jump:
+        """What comes next for certain after these (last) output tokens; often nothing.
 
-        left: tokens that may still be generated, the stop token included. `guide` stays where
-        it is, and will accept them.
+        left: tokens that may still be generated, the stop token included. may_respell: the
+        last output token, too, may become another one. `guide` stays where it is.
         """
         if left <= 0 or guide.is_terminated:
-            return []
-        found = self._forced(guide, outputs)[:left]
-        if not found and not guide.is_completed:
-            return []
+            return NO_JUMP
+        found = self._forced(guide, outputs, may_respell=may_respell, left=left)
+        if not found.ids and not guide.is_completed:
+            return NO_JUMP
         ahead = guide.fork()
+        left -= len(found.ids) - found.respells
         try:
-            for count, token_id in enumerate(found):
-                # Near the limit only a token may come after which an ending fits.
-                if not ahead.fits(left - count) or not ahead.accept(token_id):
-                    return []
-            return self._ended(found, ahead, left - len(found))
+            # Near the limit each token is chosen, so that an ending fits behind it.
+            if all(map(ahead.accept, found.accepted)) and ahead.fits(left):
+                return self._ended(found, ahead, left)
         except TooManyThreads:
-            return []
+            pass
+        return NO_JUMP
 
-    def _forced(self, guide: Guide, outputs: Sequence[int]) -> list[int]:
-        """The forced bytes, as far as they are whole characters, as tokens."""
+    def _forced(
+        self, guide: Guide, outputs: Sequence[int], *, may_respell: bool, left: int
+    ) -> Jump:
+        """The forced bytes, as far as they are whole characters, as tokens; no more than fit."""
         forced = guide.forced()
         context = self._context(outputs) if forced else None
         if context is None:
-            return []
-        before = b"".join(self._token_bytes[token_id] for token_id in context)
+            return NO_JUMP
+        before = self._bytes_of(context)
         try:
             text = _UTF8().decode(before + forced)
         except UnicodeDecodeError:
-            return []
+            return NO_JUMP
         ids = self._kept(text) if len(text) <= _MAX_KEPT_TEXT else self._canonical(text)
-        return ids[len(context) :] if ids[: len(context)] == context else []
+        num = len(context)
+        if ids[:num] == context:
+            new = tuple(ids[num : num + left])
+            return Jump(new, new, before=before)
+        if not may_respell or not num or ids[: num - 1] != context[:-1]:
+            return NO_JUMP
+        old, new_text = self._token_bytes[context[-1]], self._token_bytes[ids[num - 1]]
+        pieces = self._pieces(new_text[len(old) :]) if new_text.startswith(old) else []
+        if not pieces:
+            return NO_JUMP
+        rest = ids[num : num + left]
+        before = before.removesuffix(old)
+        return Jump((ids[num - 1], *rest), (*pieces, *rest), respells=True, before=before)
 
     def _canonical(self, text: str) -> list[int]:
         """None for a text that does not come back from its ids as it was."""
         ids = self._encode(text)
-        is_lossless = b"".join(self._token_bytes[token_id] for token_id in ids) == text.encode()
+        is_lossless = self._bytes_of(ids) == text.encode()
         return ids if is_lossless and self._control_ids.isdisjoint(ids) else []
 
     def _context(self, outputs: Sequence[int]) -> list[int] | None:
@@ -119,31 +156,41 @@ class Jumper:
             if not self._control_ids.isdisjoint(ids):
                 return None
             try:
-                b"".join(self._token_bytes[token_id] for token_id in ids).decode()
+                self._bytes_of(ids).decode()
             except UnicodeDecodeError:
                 continue
             return ids
         return None
 
-    def _ended(self, found: list[int], ahead: Guide, left: int) -> list[int]:
+    def _ended(self, found: Jump, ahead: Guide, left: int) -> Jump:
         """Up to where it is certain which tokens come; and the stop token, if nothing else can."""
         row = self._row
         if left <= 0:
             return found
         if not ahead.fill(row, left):
-            return []
+            return NO_JUMP
         if ahead.is_completed:
             allowed = np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little"))
             if len(allowed) == 1:
-                return [*found, int(allowed[0])]
-        if not found:
-            return []
-        data = b"".join(self._token_bytes[token_id] for token_id in found)
-        ends = list(accumulate(len(self._token_bytes[token_id]) for token_id in found))
-        for start in self._window(ends):
-            if self._may_come(self._spanning(data[start:]), row, ahead):
-                return [i for i, end in zip(found, ends, strict=True) if end <= start]
-        return found
+                end = int(allowed[0])
+                return replace(found, ids=(*found.ids, end), accepted=(*found.accepted, end))
+        return self._without(self._num_spanned(found, row, ahead), found)
+
+    def _num_spanned(self, found: Jump, row: Bitmask, ahead: Guide) -> int:
+        """How many tokens at the end may be part of longer ones."""
+        data = self._bytes_of(found.ids)
+        ends = list(accumulate(len(self._token_bytes[token_id]) for token_id in found.ids))
+        for start in self._window(ends) if ends else ():
+            for token_id in self._allowed(self._spanning(data[start:]), row, ahead):
+                if self._is_read(found.before + data[:start], token_id):
+                    return sum(end > start for end in ends)
+        return 0
+
+    def _without(self, num_spanned: int, found: Jump) -> Jump:
+        if num_spanned == len(found.ids):
+            return NO_JUMP
+        ids = found.ids[: len(found.ids) - num_spanned]
+        return replace(found, ids=ids, accepted=found.accepted[: len(found.accepted) - num_spanned])
 
     def _window(self, ends: Sequence[int]) -> range:
         """Where a token may begin that spans the end."""
@@ -152,37 +199,50 @@ class Jumper:
         first = max(0, min(length - _WINDOW_BYTES, tokens_ago), length - self._max_bytes + 1)
         return range(first, length)
 
-    def _may_come(self, spanning: _Spanning, row: Bitmask, ahead: Guide) -> bool:
-        words = row.view(np.uint32)[spanning.ids // 32]
-        if (words >> (spanning.ids % 32).astype(np.uint32) & 1).any():
-            return True
-        return any(self._accepts(rest, row, ahead) for rest in spanning.others)
+    def _allowed(self, spanning: _Spanning, row: Bitmask, ahead: Guide) -> Iterator[int]:
+        """Of these tokens, those whose rests may come."""
+        words = row.view(np.uint32)[spanning.rest_ids // 32]
+        are_set = (words >> (spanning.rest_ids % 32).astype(np.uint32) & 1).astype(np.bool_)
+        are_tokens = spanning.rest_ids >= 0
+        yield from spanning.ids[are_set & are_tokens].tolist()
+        for index in np.flatnonzero(~are_tokens).tolist():
+            if self._accepts(spanning.rests[index], row, ahead):
+                yield int(spanning.ids[index])
+
+    def _is_read(self, before: bytes, token_id: int) -> bool:
+        """Whether text that ends with this token is read so that it does."""
+        try:
+            text = (before + self._token_bytes[token_id]).decode()
+        except UnicodeDecodeError:
+            return True  # as far as is known
+        ids = self._kept(text) if len(text) <= _MAX_KEPT_TEXT else self._canonical(text)
+        return not ids or ids[-1] == token_id
 
     def _accepts(self, rest: bytes, row: Bitmask, ahead: Guide) -> bool:
         """Bytes that are no token: as the tokens that they can be made of."""
-        token_ids = list(self._pieces(rest))
+        token_ids = self._pieces(rest)
         if not token_ids or not has_bit(row, token_ids[0]):
             return False
         guide = ahead.fork()
         return all(map(guide.accept, token_ids))
 
-    def _pieces(self, text: bytes) -> Iterator[int]:
-        """One token for each byte; none at all if there is no such token for one of them."""
-        ids = [self._ids.get(text[i : i + 1]) for i in range(len(text))]
-        return iter([] if None in ids else [i for i in ids if i is not None])
+    def _pieces(self, text: bytes) -> list[int]:
+        """A token for each byte; none at all where a byte has none."""
+        ids = [self._ids.get(text[i : i + 1], -1) for i in range(len(text))]
+        return [] if -1 in ids else ids
 
     def _find_spanning(self, begin: bytes) -> _Spanning:
         ids: list[int] = []
-        others: list[bytes] = []
-        first = bisect_left(self._sorted, (begin, 0))
-        for index in range(first, len(self._sorted)):
-            text, _ = self._sorted[index]
+        rests: list[bytes] = []
+        for index in range(bisect_left(self._sorted, (begin, 0)), len(self._sorted)):
+            text, token_id = self._sorted[index]
             if not text.startswith(begin):
                 break
-            if rest := text[len(begin) :]:
-                token_id = self._ids.get(rest)
-                if token_id is None:
-                    others.append(rest)
-                else:
-                    ids.append(token_id)
-        return _Spanning(np.array(ids, dtype=np.int64), tuple(others))
+            if len(text) > len(begin):
+                ids.append(token_id)
+                rests.append(text[len(begin) :])
+        rest_ids = [self._ids.get(rest, -1) for rest in rests]
+        return _Spanning(np.array(ids, np.int64), np.array(rest_ids, np.int64), tuple(rests))
+
+    def _bytes_of(self, ids: Sequence[int]) -> bytes:
+        return b"".join(self._token_bytes[token_id] for token_id in ids)

@@ -73,7 +73,16 @@ class EndMatcher:
             end = self.so_far(FinishReason(kind="stop", matched=token_id))
             self._token_ends.append(self._num_bytes)
             return end
-        new = self._visible_bytes(token_id)
+        return self._take(self._visible_bytes(token_id))
+
+    def respell(self, token_id: int) -> End | None:
+        """The last output token, which was no end, is this one: with its text and some more."""
+        self._token_ends.pop()
+        begin = self._token_ends[-1] if self._token_ends else 0
+        return self._take(self._visible_bytes(token_id)[self._num_bytes - begin :])
+
+    def _take(self, new: bytes) -> End | None:
+        """The bytes of one more token."""
         old_len, window = len(self._tail), self._tail + new
         window_start = self._num_bytes - old_len
         self._num_bytes += len(new)

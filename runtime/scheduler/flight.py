@@ -13,12 +13,14 @@ from .request import Request
 class Flight:
     """A launched step and the request of each of its rows.
 
-    replaced: rows whose tokens were forced before they could be sampled.
+    replaced: rows whose next tokens were known before they could be sampled. void: those of
+    them whose last token was respelled, so that what they compute of it is of no use.
     """
 
     launched: LaunchedStep
     requests: Sequence[Request]
     replaced: set[int] = field(default_factory=set[int])
+    void: set[int] = field(default_factory=set[int])
 
     @property
     def number(self) -> int:
@@ -32,9 +34,15 @@ class Flight:
         """Whether a token is sampled after the row."""
         return self.launched.step.rows[index].samples and index not in self.replaced
 
-    def replace_sampling(self, request: Request) -> None:
-        """What this step was to sample for the request is known already, if it was to."""
+    def settled_len(self, index: int) -> int:
+        """How far the request of this row has sound KV once this step has settled."""
+        return self.launched.step.rows[index].end - (index in self.void)
+
+    def replace_sampling(self, request: Request) -> int | None:
+        """What this step was to sample for the request is known already; its row, if it was to."""
         for index in self.launched.step.sampling_rows:
             if self.requests[index] is request:
                 self.replaced.add(index)
                 request.num_pending -= 1
+                return index
+        return None

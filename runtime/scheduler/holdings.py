@@ -146,6 +146,13 @@ class Holdings:
         request.has_unwritten = False
         return TableWrite(request.table_row, start, ids, slots)
 
+    def take_back(self, request: Request) -> None:
+        """The last token that has slots is another one: it is to be computed again."""
+        place = request.kv_len - 1
+        slots = request.slots[place : request.kv_len].copy()
+        self._cache.release(slots, after_step=request.last_step)
+        request.kv_len = place
+
     def _shares(self, request: Request) -> bool:
         return self._share and not request.quarantined
 

@@ -171,6 +171,11 @@ class Request:
         self.num_forced += 1
         self.has_unwritten = True
 
+    def respell(self, token_id: int) -> None:
+        """The last output token is another one, which the device does not know yet."""
+        self.ids[self.num_ids - 1] = token_id
+        self.has_unwritten = True
+
     def vacated(self) -> None:
         """Forget everything held, after the cache and the row table have it back."""
         self.table_row = -1

@@ -45,7 +45,7 @@ from .recovery import Recovery
 from .request import Phase, Request
 from .roster import Roster
 from .sampling_rows import Vocabulary, sample_row
-from .settling import settle_row
+from .settling import Settlement, settle_row
 from .slo import ServiceGoals
 from .stats import SchedulerHistograms, SchedulerStats
 from .step import IntArray
@@ -325,18 +325,28 @@ class Scheduler:
                 continue
             sampled = result.sampled[index] if flight.samples(index) else None
             prompt_logprobs = result.prompt_logprobs.get(index, [])
+            request.settled_len = flight.settled_len(index)
             settlement = settle_row(request, row, sampled, prompt_logprobs, self._jumper)
             if settlement.poisoned:
                 poisoned.append(request)
             if sampled is not None:
-                self._depth.observe_token(request, jumped=settlement.num_forced > 0)
-            if settlement.num_forced and successor is not None:
-                successor.replace_sampling(request)
+                self._depth.observe_token(request, jumped=settlement.jumped)
+            if settlement.jumped and successor is not None:
+                self._replace_sampling(successor, request, settlement)
             self._roster.deliver(request, settlement, now)
         if poisoned:
             self._recovery.withdraw_poisoned(poisoned, flight, successor)
             return None
         return successor
+
+    def _replace_sampling(
+        self, successor: Flight, request: Request, settlement: Settlement
+    ) -> None:
+        """The step in flight was launched before it was known what comes next."""
+        index = successor.replace_sampling(request)
+        if settlement.respelled and index is not None:
+            successor.void.add(index)
+            self._holdings.take_back(request)
 
     def _break_deadlock(self) -> None:
         """Requests of which none can be planned, with nothing in flight: a bug here.

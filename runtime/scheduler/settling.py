@@ -18,8 +18,9 @@ from .step import StepRow
 class Settlement:
     """What a row gave: news for the client, the request's end if this was it.
 
-    `num_forced` of the ids were not sampled. `poisoned`: its logits were NaN, so the KV that it
-    was computed from is not to be trusted.
+    `num_forced` ids behind the sampled one are certain. `respelled`: the sampled one has become
+    another. `poisoned`: its logits were NaN, so the KV that it was computed from is not to be
+    trusted.
     """
 
     ids: tuple[int, ...] = ()
@@ -27,7 +28,13 @@ class Settlement:
     prompt_logprobs: tuple[TokenLogprob, ...] | None = None
     end: End | None = None
     num_forced: int = 0
+    respelled: bool = False
     poisoned: bool = False
+
+    @property
+    def jumped(self) -> bool:
+        """More is known than what was sampled."""
+        return self.num_forced > 0 or self.respelled
 
     def output(self, request: Request) -> TokenOutput | None:
         """The message for the client, if there is any news; not for a final one."""
@@ -52,9 +59,8 @@ def settle_row(
     computed: list[TokenLogprob],
     jumper: Jumper | None,
 ) -> Settlement:
-    """Move the request's cursors over `row` and take its sampled token, if it has one, and what
-    is certain to follow it. computed: the row's prompt log-probabilities."""
-    request.settled_len = row.end
+    """Take the sampled token of a request's row, if it has one, and what is certain to follow it.
+    computed: the row's prompt log-probabilities."""
     if any(entry.logprob is None or not math.isfinite(entry.logprob) for entry in computed):
         return _failed(request, NOT_FINITE)
     _collect_prompt_logprobs(request, row, computed)
@@ -68,25 +74,27 @@ def settle_row(
         return _failed(request, sampled.failure)
     request.append(sampled.token_id)
     end = _end_after(request, sampled.token_id)
-    forced: list[int] = []
-    if end is None:
-        forced, end = _forced(request, jumper)
+    taken = _Taken() if end is not None else _take_forced(request, jumper, may_respell=True)
     opening, request.opening = request.opening, ()
+    own = _token_logprob(sampled)
+    if taken.respelled is not None:
+        own = TokenLogprob(taken.respelled, None)
     return Settlement(
-        ids=(*opening, sampled.token_id, *forced),
-        logprobs=_logprobs(request, opening, sampled, forced),
+        ids=(*opening, own.token_id, *taken.ids),
+        logprobs=_logprobs(request, opening, (own,), taken.ids),
         prompt_logprobs=prompt_logprobs,
-        end=end,
-        num_forced=len(forced),
+        end=end or taken.end,
+        num_forced=len(taken.ids),
+        respelled=taken.respelled is not None,
     )
 
 
 def open_output(request: Request, jumper: Jumper | None) -> End | None:
     """What a new request's output begins with for certain, before anything is computed; its end
     if that is all. The client is told with the first token that is sampled, or with the end."""
-    opening, end = _forced(request, jumper)
-    request.opening, request.num_opening = tuple(opening), len(opening)
-    return end
+    taken = _take_forced(request, jumper, may_respell=False)
+    request.opening, request.num_opening = taken.ids, len(taken.ids)
+    return taken.end
 
 
 def with_opening(request: Request, news: Settlement) -> Settlement:
@@ -94,32 +102,55 @@ def with_opening(request: Request, news: Settlement) -> Settlement:
     opening, request.opening = request.opening, ()
     if not opening:
         return news
-    return replace(news, ids=(*opening, *news.ids), logprobs=_logprobs(request, opening, None, []))
+    return replace(news, ids=(*opening, *news.ids), logprobs=_logprobs(request, opening, (), ()))
 
 
-def _forced(request: Request, jumper: Jumper | None) -> tuple[list[int], End | None]:
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """Tokens that were certain, and the end that was among them, if one was.
+
+    respelled: what the last token before them has become, if it has.
+    """
+
+    ids: tuple[int, ...] = ()
+    end: End | None = None
+    respelled: int | None = None
+
+
+def _take_forced(request: Request, jumper: Jumper | None, *, may_respell: bool) -> _Taken:
     """Take the tokens that are certain to come next, up to an end if there is one among them."""
-    if jumper is None or request.guide is None:
-        return [], None
+    guide = request.guide
+    if jumper is None or guide is None:
+        return _Taken()
     first = max(request.prompt_len, request.num_ids - MAX_CONTEXT)
     outputs: list[int] = request.ids[first : request.num_ids].tolist()
     left = request.message.sampling.max_new_tokens - request.num_outputs
-    token_ids = jumper.run(request.guide, outputs, left)
-    for count, token_id in enumerate(token_ids, 1):
+    jump = jumper.run(guide, outputs, left, may_respell=may_respell)
+    ids, respelled = jump.ids, None
+    if jump.respells:
+        respelled, ids = ids[0], ids[1:]
+        request.respell(respelled)
+        for token_id in jump.accepted[: len(jump.accepted) - len(ids)]:
+            guide.accept(token_id)
+        if end := request.ends.respell(respelled):
+            return _Taken((), end, respelled)
+    for count, token_id in enumerate(ids, 1):
         request.force(token_id)
         if end := _end_after(request, token_id):
-            return token_ids[:count], end
-    return token_ids, None
+            return _Taken(ids[:count], end, respelled)
+    return _Taken(ids, None, respelled)
 
 
 def _logprobs(
-    request: Request, opening: Sequence[int], sampled: Sampled | None, forced: Sequence[int]
+    request: Request,
+    opening: Sequence[int],
+    own: tuple[TokenLogprob, ...],
+    forced: Sequence[int],
 ) -> tuple[TokenLogprob, ...] | None:
     """Nothing was predicted of what was forced."""
     options = request.message.logprobs
     if options is None or not options.output:
         return None
-    own = [] if sampled is None else [_token_logprob(sampled)]
     return (
         *(TokenLogprob(token_id, None) for token_id in opening),
         *own,

@@ -21,7 +21,7 @@ from espalier.runtime.grammar.cfg import Sequence as Parts
 from espalier.runtime.grammar.compile_job import compile_constraint
 from espalier.runtime.grammar.engines import Engines
 from espalier.runtime.grammar.guide import CompiledGrammar, Guide
-from espalier.runtime.grammar.jumping import Jumper
+from espalier.runtime.grammar.jumping import NO_JUMP, Jumper
 from espalier.runtime.grammar.routing import notations
 from espalier.runtime.grammar.schema.grammar import schema_grammar
 from espalier.runtime.grammar.vocabulary import Vocabulary
@@ -252,7 +252,9 @@ def test_forced_tokens_are_those_of_the_whole_text(name: str, is_spaced: bool) -
             guide, done, rest = new_guide(), 0, text.encode()
             while done < len(token_ids):
                 assert rest.startswith(guide.forced()), (rest, guide.forced())
-                forced = using.jumper.run(guide, token_ids[:done], PLENTY)
+                jump = using.jumper.run(guide, token_ids[:done], PLENTY, may_respell=done > 0)
+                assert not jump.respells, "it was right already"
+                forced = list(jump.ids)
                 if forced and forced[-1] == using.stop_id:
                     forced.pop()
                     assert done + len(forced) == len(token_ids)
@@ -276,7 +278,8 @@ def texts_after(using: Reader, constraint: Constraint, text: str) -> list[bytes]
     guide = compiled(using, constraint).guide()
     token_ids = using.encode(text)
     assert all(map(guide.accept, token_ids))
-    return [using.token_bytes[token_id] for token_id in using.jumper.run(guide, token_ids, PLENTY)]
+    jump = using.jumper.run(guide, token_ids, PLENTY)
+    return [using.token_bytes[token_id] for token_id in jump.ids]
 
 
 def forced_after(using: Reader, constraint: Constraint, text: str = "") -> bytes:
@@ -308,7 +311,7 @@ def test_a_word_that_may_go_on_is_not_cut() -> None:
 def test_a_mask_after_forced_tokens_is_that_after_their_bytes(name: str) -> None:
     using = reader_of(name)
     guide = compiled(using, JsonSchema(json.dumps(_CITY))).guide()
-    token_ids = using.jumper.run(guide, [], PLENTY)
+    token_ids = using.jumper.run(guide, [], PLENTY).ids
     by_bytes = guide.fork()
     single = {text: index for index, text in enumerate(using.token_bytes) if len(text) == 1}
     data = b"".join(using.token_bytes[token_id] for token_id in token_ids)
@@ -332,22 +335,49 @@ def test_a_tokenizer_that_changes_texts_gets_no_jumps(name: str) -> None:
     assert forced_after(using, OneOf(("Whole Text",))) == b""
 
 
-def test_what_is_there_is_never_respelled() -> None:
-    """`b` and the forced `c` would be one token by themselves: none is forced."""
-    texts = [b"a", b"b", b"c", b"bc", b"d", b"<end>"]
-    merges = {"bc": [3], "abc": [0, 3], "abcd": [0, 3, 4]}
-    using = reader(
-        lambda text: merges.get(text, [b"abcd".index(text[:1].encode())]), texts, [5], [5]
-    )
-    guide = compiled(using, Regex("a[bd]cd")).guide()
+def tiny(merges: dict[str, list[int]]) -> Reader:
+    """Letters, "bc" and an end; `merges`: how texts of more than a letter are read."""
+    texts = [b"a", b"b", b"c", b"d", b"bc", b"<end>"]
+
+    def encode(text: str) -> list[int]:
+        return merges.get(text) or [b"abcd".index(letter) for letter in text.encode()]
+
+    return reader(encode, texts, [5], [5])
+
+
+def test_only_what_nobody_has_seen_is_respelled() -> None:
+    """`b` and the forced `c` are one token."""
+    using = tiny({"abcd": [0, 4, 3], "bcd": [4, 3]})
+    guide = compiled(using, Regex("a[bd]cd[ab]")).guide()
     assert guide.accept(0) and guide.accept(1)
-    assert guide.forced() == b"cd" and using.jumper.run(guide, [0, 1], PLENTY) == []
+    assert guide.forced() == b"cd"
+    assert using.jumper.run(guide, [0, 1], PLENTY) == NO_JUMP
+    jump = using.jumper.run(guide, [0, 1], PLENTY, may_respell=True)
+    assert jump.respells and jump.ids == (4, 3) and jump.accepted == (2, 3)
+    assert all(map(guide.accept, jump.accepted)) and guide.forced() == b""
+
+
+def test_earlier_tokens_are_never_respelled() -> None:
+    using = tiny({"abcd": [0, 4, 3]})
+    guide = compiled(using, Regex("a[bd][cd]d[ab]")).guide()
+    assert all(map(guide.accept, (0, 1, 2)))
+    assert guide.forced() == b"d"
+    assert using.jumper.run(guide, [0, 1, 2], PLENTY, may_respell=True) == NO_JUMP
+
+
+def test_a_respelling_that_may_turn_out_wrong_is_none() -> None:
+    """After `b` the forced `c` makes them one token, unless a longer one comes."""
+    texts = [b"a", b"b", b"c", b"d", b"bc", b"bcd", b"<end>"]
+    using = reader(lambda text: [4] if text == "bc" else [1], texts, [6], [6])
+    guide = compiled(using, Regex("[ab]c[ad]")).guide()
+    assert guide.accept(1) and guide.forced() == b"c"
+    assert using.jumper.run(guide, [1], PLENTY, may_respell=True) == NO_JUMP
 
 
 def test_near_the_limit_nothing_is_forced_that_might_not_fit() -> None:
     using = reader_of("words")
     grammar = compiled(using, JsonSchema(json.dumps(_CITY)))
-    found = [len(using.jumper.run(grammar.guide(), [], left)) for left in range(80)]
+    found = [len(using.jumper.run(grammar.guide(), [], left).ids) for left in range(80)]
     assert found[0] == found[grammar.min_tokens - 1] == 0 and found[-1] > 0
     assert found == sorted(found)
 
@@ -355,7 +385,7 @@ def test_near_the_limit_nothing_is_forced_that_might_not_fit() -> None:
 def test_a_caller_s_own_grammar_is_forced_up_to_the_limit() -> None:
     using = reader_of("words")
     guide = compiled(using, Ebnf('root ::= "population" [0-9]')).guide()
-    whole = using.jumper.run(guide, [], PLENTY)
+    whole = using.jumper.run(guide, [], PLENTY).ids
     assert b"".join(using.token_bytes[i] for i in whole) == b"population"
     for left in range(len(whole) + 2):
-        assert using.jumper.run(guide, [], left) == whole[:left]
+        assert using.jumper.run(guide, [], left).ids == whole[:left]

@@ -1,21 +1,23 @@
 """Tokens that constraints force, taken without sampling: the same output in fewer passes, under
-any schedule. Over the vocabulary of bytes, in which every text has one spelling."""
+any schedule. Over bytes, of which every text has one spelling; and over some with merges."""
 
 from __future__ import annotations
 
 import json
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from espalier.runtime.grammar.jumping import Jumper
 from espalier.runtime.messages import Choice, Constraint, Ebnf, JsonSchema, LogprobOptions, Regex
-from tests.fakes import EOS, byte_vocabulary, tiny_config, tiny_weights
+from espalier.runtime.scheduler.sampling_rows import Vocabulary
+from tests.fakes import EOS, byte_tokens, byte_vocabulary, tiny_config, tiny_weights
 from tests.harness import Harness, Outcome
-from tests.local_grammars import byte_grammars, byte_jumper
-from tests.native_kernels import NATIVE, held_by
+from tests.local_grammars import LocalGrammars, byte_grammars, byte_jumper
+from tests.native_kernels import NATIVE, held_by, needs_native
 from tests.runtime.test_scheduler_faults import FailingRunner
 
 CONFIG = tiny_config()
@@ -229,3 +231,150 @@ def test_aborts_and_ends_amid_jumps_leave_the_books_whole() -> None:
             assert outcome.usage.forced_tokens <= len(outcome.ids)
         harness.assert_drained()
         harness.close()
+
+
+# -- with merges -----------------------------------------------------------------------------------
+
+PAIRS = [
+    *(('"', ","), ('",', '"'), ('"', ":"), ('":', '"'), ("o", "r"), ("or", "d"), ("e", "r")),
+    *(("ord", "er"), ("order", "I"), ("k", "i"), ("n", "d"), ("ki", "nd"), ("i", "t"), ("{", '"')),
+]
+MERGED = [*byte_tokens(), *((left + right).encode() for left, right in PAIRS)]
+IDS = {text: token_id for token_id, text in enumerate(MERGED) if not 256 <= token_id < 260}
+ITEM = JsonSchema(
+    json.dumps(
+        {
+            "type": "object",
+            "properties": {
+                "item": {"type": "string", "maxLength": 5},
+                "kind": {"enum": ["orderId", "orderName"]},
+                "note": {"type": "string", "maxLength": 3},
+            },
+            "required": ["item", "kind", "note"],
+        }
+    )
+)
+
+
+def merged(text: str) -> list[int]:
+    """As byte-pair encoding reads it."""
+    parts = [bytes((byte,)) for byte in text.encode()]
+    for left, right in PAIRS:
+        place, pair = 0, (left.encode(), right.encode())
+        while place + 1 < len(parts):
+            if (parts[place], parts[place + 1]) == pair:
+                parts[place : place + 2] = [parts[place] + parts[place + 1]]
+            place += 1
+    return [IDS[part] for part in parts]
+
+
+def merging_harness(*, jumps: bool = True, **options: Any) -> Harness:
+    config = replace(CONFIG, vocab_size=len(MERGED))
+
+    def visible(token_id: int) -> bytes:
+        return b"" if 256 <= token_id < 260 else MERGED[token_id]
+
+    vocabulary = Vocabulary(len(MERGED), len(MERGED), (EOS,), visible)
+    controls = range(256, 260)
+    grammars = LocalGrammars(MERGED, control_ids=controls, stop_ids=(EOS,), vocab_width=len(MERGED))
+    jumper = Jumper(merged, MERGED, control_ids=controls, vocab_width=len(MERGED))
+    weights = held_by("float32", tiny_weights(config), config)
+    return Harness(
+        config,
+        weights,
+        vocabulary,
+        grammars=grammars,
+        jumper=jumper if jumps else None,
+        **options,
+    )
+
+
+def items(harness: Harness, count: int = 10) -> list[Outcome]:
+    return [
+        harness.submit(
+            [7] * (1 + 5 * (index % 4)),
+            constraint=ITEM,
+            max_new_tokens=90,
+            temperature=1.0,
+            seed=index,
+            logprobs=LogprobOptions() if index % 2 else None,
+        )
+        for index in range(count)
+    ]
+
+
+def written(outcome: Outcome) -> str:
+    return b"".join(MERGED[i] for i in outcome.ids if i != EOS).decode()
+
+
+@needs_native
+def test_the_last_token_is_respelled_under_any_schedule() -> None:
+    """A quote that closes a text is one token with the comma and the quote that must follow."""
+    expected: list[list[int]] | None = None
+    schedules: list[dict[str, Any]] = [
+        {},
+        {"overlap": False},
+        {"max_step_tokens": 9, "max_chunk_len": 4, "max_running_requests": 6},
+        {"pool_tokens": 190, "new_token_reserve": 0.0},
+    ]
+    for options in schedules:
+        harness = merging_harness(**options)
+        outcomes = items(harness)
+        harness.run()
+        harness.assert_drained()
+        harness.close()
+        found = [outcome.ids for outcome in outcomes]
+        assert expected is None or found == expected, options
+        expected = found
+        structure = [IDS[b'","'], *merged("kind"), IDS[b'":"']]
+        num_respelled = 0
+        for outcome in outcomes:
+            assert set(json.loads(written(outcome))) == {"item", "kind", "note"}
+            places = range(len(outcome.ids))
+            num_respelled += any(
+                outcome.ids[at : at + len(structure)] == structure for at in places
+            )
+            if outcome.request.logprobs is not None:
+                by_id = zip(outcome.ids, outcome.logprobs, strict=True)
+                assert all(entry.token_id == token_id for token_id, entry in by_id)
+                nulls = sum(entry.logprob is None for entry in outcome.logprobs)
+                assert nulls >= outcome.usage.forced_tokens
+        assert num_respelled > len(outcomes) / 2
+
+
+@needs_native
+def test_a_respelled_token_s_text_may_hold_a_stop() -> None:
+    for overlap in (True, False):
+        harness = merging_harness(overlap=overlap)
+        outcomes = [
+            harness.submit([seed], constraint=ITEM, max_new_tokens=90, seed=seed, stop=(',"',))
+            for seed in range(6)
+        ]
+        harness.run()
+        for outcome in outcomes:
+            final = outcome.finals[0]
+            kept = b"".join(MERGED[i] for i in outcome.ids[: final.num_kept_tokens])
+            text = written(outcome).encode()[: final.num_text_bytes]
+            assert outcome.finish.matched == ',"' and text.endswith(b'"')
+            assert text.startswith(kept) and not text.startswith(kept + b'",')
+        harness.assert_drained()
+        harness.close()
+
+
+@needs_native
+@pytest.mark.parametrize("overlap", [True, False], ids=["overlap", "plain"])
+def test_a_failed_step_takes_no_respelling_back(overlap: bool) -> None:
+    def load(at: int | None) -> tuple[list[list[int]], int]:
+        harness = merging_harness(overlap=overlap, max_chunk_len=8)
+        if at is not None:
+            harness.wrap_runner(FailingRunner(harness.runner, at=at))
+        outcomes = items(harness, 4)
+        harness.run()
+        assert harness.scheduler.stats.num_failed_steps == (at is not None)
+        harness.assert_drained()
+        harness.close()
+        return [outcome.ids for outcome in outcomes], passes(harness)
+
+    expected, num_passes = load(None)
+    for at in range(num_passes - 1):
+        assert load(at)[0] == expected, at
