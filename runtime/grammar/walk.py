@@ -13,6 +13,8 @@ from .cfg import Call, Choice, Expr, Grammar, Lexeme, Repeat, Sequence, Text
 from .regular import EPSILON, NOTHING, Derivatives, Regex, utf8_bytes
 
 MAX_THREADS = 2_000
+_MAX_LISTED = 64  # texts of one choice, each a thread of its own
+_MAX_DEPTH = 100  # of texts that begin alike within such texts
 
 
 class TooManyThreads(Exception):
@@ -195,7 +197,12 @@ def _fill(node: Node, expr: Expr, rules: Mapping[str, Node]) -> None:
         case Sequence(parts):
             node.parts = tuple(_node(part, rules) for part in parts)
         case Choice(options):
-            node.options = tuple(_node(option, rules) for option in options)
+            texts = [option.text.encode() for option in options if isinstance(option, Text)]
+            listed = options
+            if len(texts) > _MAX_LISTED:
+                listed = tuple(option for option in options if not isinstance(option, Text))
+                node.options = tuple(_by_beginning(texts, 0))
+            node.options = (*(node.options or ()), *(_node(option, rules) for option in listed))
         case Repeat(body, lo, hi):
             node.body, node.lo, node.hi = _node(body, rules), lo, hi
 
@@ -206,6 +213,32 @@ def _node(expr: Expr, rules: Mapping[str, Node]) -> Node:
     node = Node()
     _fill(node, expr, rules)
     return node
+
+
+def _by_beginning(texts: list[bytes], depth: int) -> list[Node]:
+    """Nodes of these texts, of which those that begin alike are one: a thread for each of
+    thousands would be too many."""
+    groups: dict[bytes, list[bytes]] = {}
+    for text in texts:
+        groups.setdefault(text[:1], []).append(text)
+    found: list[Node] = []
+    for begin, group in groups.items():
+        if not begin:
+            found.append(Node(parts=()))
+        elif len(group) == 1 or depth == _MAX_DEPTH:
+            found += [Node(text=text) for text in group]
+        else:
+            common = _common(min(group), max(group))  # all of them begin as these two do
+            rests = [text[len(common) :] for text in group]
+            rest = Node(options=tuple(_by_beginning(rests, depth + 1)))
+            found.append(Node(parts=(Node(text=common), rest)))
+    return found
+
+
+def _common(one: bytes, other: bytes) -> bytes:
+    """What both begin with."""
+    differs = (i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
+    return one[: next(differs, min(len(one), len(other)))]
 
 
 class Acceptance:

@@ -19,7 +19,7 @@ from espalier.runtime.grammar.cfg import (
     Text,
 )
 from espalier.runtime.grammar.regular import whole_language
-from espalier.runtime.grammar.walk import Acceptance, TooManyThreads
+from espalier.runtime.grammar.walk import Acceptance, TooManyThreads, Walk
 
 MAX_LEN = 4
 PATTERNS = {"a*": ["", "a", "aa", "aaa", "aaaa"], "(ab|b)": ["ab", "b"], "[ab]": ["a", "b"]}
@@ -125,3 +125,19 @@ def test_a_grammar_with_too_many_readings_is_given_up() -> None:
     rules: dict[str, Expr] = {"r": Choice((*ways, Text("a")))}
     with pytest.raises(TooManyThreads):
         Acceptance(Grammar(rules, "r")).accepts("a" * 20)
+
+
+@given(
+    st.lists(st.text("aé", max_size=6).map(lambda text: "x" + text), max_size=30, unique=True),
+    st.integers(0, 200),
+)
+@settings(deadline=None, max_examples=50)
+def test_texts_of_a_long_choice(drawn: list[str], nesting: int) -> None:
+    """Thousands of listed values are no thousands of threads."""
+    listed = [f"{number:x}" for number in range(3000)] + drawn + ["y" * i for i in range(nesting)]
+    acceptance = Acceptance(Grammar({"r": Choice(tuple(map(Text, listed)))}, "r"))
+    known = set(listed)
+    for text in (*listed[::97], *drawn, "", "bb8", "bb80", "x", "xa", "y" * nesting, "ya", "0b"):
+        assert acceptance.accepts(text) == (text in known), text
+    walk = Walk(Grammar({"r": Choice(tuple(map(Text, listed)))}, "r"))
+    assert len(walk.start()[0]) < 50

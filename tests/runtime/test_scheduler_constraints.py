@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 
 from espalier.runtime.errors import InvalidRequest, Overloaded, RequestFailed
 from espalier.runtime.grammar.guide import CompiledGrammar
-from espalier.runtime.messages import Choice, Constraint, Ebnf, Regex
+from espalier.runtime.messages import Choice, Constraint, Ebnf, JsonSchema, Regex
 from tests.fakes import EOS, byte_tokens, byte_vocabulary, tiny_config, tiny_weights
 from tests.harness import Harness
 from tests.local_grammars import LocalGrammars, byte_grammars, byte_jumper
@@ -146,3 +147,12 @@ def test_bans_that_leave_no_token_are_a_bad_request(harness: Harness) -> None:
     assert plain.finish.kind == "length"
     assert harness.scheduler.stats.num_failed_steps == 0
     harness.assert_drained()
+
+
+def test_thousands_of_listed_values(harness: Harness) -> None:
+    values = [f"{number * 7919:x}" for number in range(2500)]
+    constraint = JsonSchema(json.dumps({"enum": values}))
+    outcome = harness.submit([1], constraint=constraint, max_new_tokens=12)
+    harness.run()
+    assert outcome.finish.kind == "stop"
+    assert json.loads(bytes(outcome.ids[:-1])) in values
