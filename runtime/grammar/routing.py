@@ -2,7 +2,8 @@
 
 xgrammar prepares masks when it compiles, so its masks are the fastest; but there are terminals
 for which a single mask takes up to 0.6 s, and grammars that take seconds to compile. Those go to
-llguidance, which prepares nothing. llguidance in turn can't read automata in a lexeme.
+llguidance, which prepares nothing. llguidance in turn can't read automata in a lexeme, and can't
+match with thousands of alternatives, which to xgrammar are one rule.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from ..messages import EngineName
-from .cfg import Grammar, lexemes
+from .cfg import Choice, Expr, Grammar, Repeat, Sequence, lexemes
 from .ebnf import ebnf_of
 from .lark import lark_of
 from .regular import NotPrintable, Regex, TooLarge, literal, width
@@ -22,6 +23,8 @@ MAX_EBNF = 3_000
 
 _QUOTE = literal('"')
 _MAX_LENGTH = 64
+_MAX_OPTIONS = 1_000
+"""Of one choice; llguidance fails to match where more than 2,000 things may come next."""
 
 
 def notations(grammar: Grammar) -> Iterator[tuple[EngineName, str]]:
@@ -36,9 +39,29 @@ def notations(grammar: Grammar) -> Iterator[tuple[EngineName, str]]:
 
 
 def _soon(grammar: Grammar) -> str | None:
-    """For xgrammar, if it compiles that soon."""
-    ebnf = _printed(ebnf_of, grammar) if all(map(_is_simple, lexemes(grammar))) else None
-    return None if ebnf is None or len(ebnf) > MAX_EBNF else ebnf
+    """For xgrammar, if it compiles that soon, or llguidance could not match with it."""
+    is_wide = _most_options(grammar) > _MAX_OPTIONS
+    is_simple = all(map(_is_simple, lexemes(grammar)))
+    ebnf = _printed(ebnf_of, grammar) if is_simple or is_wide else None
+    return ebnf if ebnf is None or is_wide or len(ebnf) <= MAX_EBNF else None
+
+
+def _most_options(grammar: Grammar) -> int:
+    """Of a choice in it."""
+    todo: list[Expr] = list(grammar.rules.values())
+    most = 0
+    while todo:
+        match todo.pop():
+            case Choice(options):
+                most = max(most, len(options))
+                todo += options
+            case Sequence(parts):
+                todo += parts
+            case Repeat(body, _, _):
+                todo.append(body)
+            case _:
+                pass
+    return most
 
 
 def _printed(printer: Callable[[Grammar], str], grammar: Grammar) -> str | None:

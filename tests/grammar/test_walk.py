@@ -131,13 +131,25 @@ def test_a_grammar_with_too_many_readings_is_given_up() -> None:
     st.lists(st.text("aé", max_size=6).map(lambda text: "x" + text), max_size=30, unique=True),
     st.integers(0, 200),
 )
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=10)
 def test_texts_of_a_long_choice(drawn: list[str], nesting: int) -> None:
     """Thousands of listed values are no thousands of threads."""
-    listed = [f"{number:x}" for number in range(3000)] + drawn + ["y" * i for i in range(nesting)]
+    listed = [f"{number:x}" for number in range(600)] + drawn + ["y" * i for i in range(nesting)]
     acceptance = Acceptance(Grammar({"r": Choice(tuple(map(Text, listed)))}, "r"))
     known = set(listed)
-    for text in (*listed[::97], *drawn, "", "bb8", "bb80", "x", "xa", "y" * nesting, "ya", "0b"):
+    for text in (
+        *listed[::37],
+        *drawn,
+        "",
+        "257",
+        "258",
+        "2570",
+        "x",
+        "xa",
+        "y" * nesting,
+        "ya",
+        "0b",
+    ):
         assert acceptance.accepts(text) == (text in known), text
     walk = Walk(Grammar({"r": Choice(tuple(map(Text, listed)))}, "r"))
     assert len(walk.start()[0]) < 50
