@@ -21,9 +21,9 @@ class TooManyThreads(Exception):
     """The grammar is too ambiguous here to be followed."""
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, repr=False)
 class Node:
-    """A part of a grammar; compared by identity.
+    """A part of a grammar, perhaps of itself as well; compared by identity.
 
     Of `text` (a terminal), `language` (one over bytes), `parts` (a sequence), `options` (a
     choice) and `body` (a repetition between lo and hi times) one is set; a rule is the node of
@@ -39,7 +39,7 @@ class Node:
     hi: int | None = None
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, repr=False)
 class Frame:
     """`node` has to come, `count` of whose repetitions are done; then `after`.
 

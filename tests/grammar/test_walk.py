@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import product
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 from espalier.runtime.grammar.cfg import (
@@ -100,7 +100,11 @@ def derived(grammar: Grammar) -> Texts:
 def test_it_accepts_what_is_derived_and_nothing_else(rules: dict[str, Expr]) -> None:
     grammar = Grammar(rules, "r")
     accepting = Acceptance(grammar)
-    assert {text for text in ALL if accepting.accepts(text)} == derived(grammar)
+    try:
+        accepted = {text for text in ALL if accepting.accepts(text)}
+    except TooManyThreads:  # that is what it is for, and rare
+        reject()
+    assert accepted == derived(grammar)
 
 
 @given(st.fixed_dictionaries({rule: exprs() for rule in RULES}))
