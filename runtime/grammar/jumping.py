@@ -104,7 +104,7 @@ class Jumper:
         found = self._forced(guide, outputs, may_respell=may_respell, left=left)
         if not found.ids and not guide.is_completed:
             return NO_JUMP
-        ahead = guide.fork()
+        ahead = guide.fork() if found.ids else guide
         left -= len(found.ids) - found.respells
         try:
             # Near the limit each token is chosen, so that an ending fits behind it.
@@ -143,7 +143,7 @@ class Jumper:
         return Jump((ids[num - 1], *rest), (*pieces, *rest), respells=True, before=before)
 
     def _canonical(self, text: str) -> list[int]:
-        """None for a text that does not come back from its ids as it was."""
+        """The text's ids; none at all if it does not come back from them as it was."""
         ids = self._encode(text)
         is_lossless = self._bytes_of(ids) == text.encode()
         return ids if is_lossless and self._control_ids.isdisjoint(ids) else []

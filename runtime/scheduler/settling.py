@@ -102,7 +102,8 @@ def with_opening(request: Request, news: Settlement) -> Settlement:
     opening, request.opening = request.opening, ()
     if not opening:
         return news
-    return replace(news, ids=(*opening, *news.ids), logprobs=_logprobs(request, opening, (), ()))
+    assert not news.ids, "a sampled token comes with the opening"
+    return replace(news, ids=opening, logprobs=_logprobs(request, opening, (), ()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +131,10 @@ def _take_forced(request: Request, jumper: Jumper | None, *, may_respell: bool) 
     if jump.respells:
         respelled, ids = ids[0], ids[1:]
         request.respell(respelled)
-        for token_id in jump.accepted[: len(jump.accepted) - len(ids)]:
-            guide.accept(token_id)
+        if not all(map(guide.accept, jump.accepted[: len(jump.accepted) - len(ids)])):
+            message = f"the last token was respelled as {respelled} but the grammar refuses it"
+            reason = FinishReason(kind="error", message=message)
+            return _Taken((), request.ends.so_far(reason), respelled)
         if end := request.ends.respell(respelled):
             return _Taken((), end, respelled)
     for count, token_id in enumerate(ids, 1):
