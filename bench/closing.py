@@ -8,16 +8,19 @@ feel their budget yet are one and the same, so each budget goes on from where it
 from __future__ import annotations
 
 import argparse
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from functools import cache
+from multiprocessing import get_context
 from pathlib import Path
-from time import monotonic
 
 import numpy as np
 import numpy.typing as npt
 
-from bench.schemas.data import read_groups
+from bench.schemas.data import Group, read_groups
 from espalier.runtime.errors import InvalidRequest
 from espalier.runtime.grammar.compile_job import compile_constraint
 from espalier.runtime.grammar.engines import Engines
@@ -150,47 +153,79 @@ class Tally:
     num_ended: int = 0
     troubles: list[str] = field(default_factory=list[str])
 
+    def add(self, other: Tally) -> None:
+        self.num_refused += other.num_refused
+        self.num_ended += other.num_ended
+        self.troubles += other.troubles
 
-def measure(file: Path, num_schemas: int, limit_s: float) -> None:
-    tokenizer = load_tokenizer(resolve_model("smollm2").path)
-    vocabulary = Vocabulary(
-        tuple(tokenizer.token_bytes),
-        tuple(tokenizer.control_ids),
-        tuple(tokenizer.eos_ids),
-        tokenizer.vocab_size,
-    )
-    engines = Engines(vocabulary)
-    tokens, width = vocabulary.token_bytes, vocabulary.width
-    samplers = {name: Sampler(tokens, vocabulary.stop_ids, width, name) for name in SAMPLERS}
-    tallies = {name: Tally() for name in SAMPLERS}
-    compiled: Counter[str] = Counter()
-    deadline = monotonic() + limit_s
-    for number, group in enumerate(read_groups(file, limit=num_schemas)):
-        if monotonic() > deadline:
-            print(f"stopped after {number} schemas")
-            break
-        try:
-            artefact = compile_constraint(JsonSchema(group.schema), engines)
-        except InvalidRequest:
-            compiled["refused"] += 1
-            continue
-        compiled[artefact.engine] += 1
-        grammar = engines.load(artefact)
-        enough = range(max(1, grammar.min_tokens), MAX_BUDGET + 1)
-        for name, tally in tallies.items():
-            found = list(runs(grammar, samplers[name], enough, tokens))
-            tally.num_refused += MAX_BUDGET - len(enough)
-            tally.num_ended += len(found)
-            new = [f"{group.name}: {trouble}" for trouble in troubles(group.schema, found)]
-            tally.troubles += new
-            for trouble in new[:3]:
-                print(trouble)
-        print(
-            number, group.name, artefact.engine, MAX_BUDGET - len(enough), len(enough), flush=True
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One schema's. engine: None if the schema is refused. tallies: by sampler."""
+
+    name: str
+    engine: str | None
+    tallies: dict[str, Tally]
+
+
+class Contest:
+    """All samplers against one schema after another."""
+
+    def __init__(self) -> None:
+        tokenizer = load_tokenizer(resolve_model("smollm2").path)
+        vocabulary = Vocabulary(
+            tuple(tokenizer.token_bytes),
+            tuple(tokenizer.control_ids),
+            tuple(tokenizer.eos_ids),
+            tokenizer.vocab_size,
         )
-    print("schemas:", dict(compiled))
+        self._engines = Engines(vocabulary)
+        self._tokens = vocabulary.token_bytes
+        self._samplers = {
+            name: Sampler(self._tokens, vocabulary.stop_ids, vocabulary.width, name)
+            for name in SAMPLERS
+        }
+
+    def outcome(self, group: Group) -> Outcome:
+        """Of each budget from 1 to `MAX_BUDGET`."""
+        try:
+            artefact = compile_constraint(JsonSchema(group.schema), self._engines)
+        except InvalidRequest:
+            return Outcome(group.name, None, {})
+        grammar = self._engines.load(artefact)
+        enough = range(max(1, grammar.min_tokens), MAX_BUDGET + 1)
+        tallies: dict[str, Tally] = {}
+        for name, sampler in self._samplers.items():
+            found = list(runs(grammar, sampler, enough, self._tokens))
+            new = [f"{group.name}: {trouble}" for trouble in troubles(group.schema, found)]
+            tallies[name] = Tally(MAX_BUDGET - len(enough), len(found), new)
+        return Outcome(group.name, artefact.engine, tallies)
+
+
+@cache
+def _contest() -> Contest:
+    """One for each process."""
+    return Contest()
+
+
+def _outcome(group: Group) -> Outcome:
+    return _contest().outcome(group)
+
+
+def measure(groups: Sequence[Group], num_jobs: int) -> None:
+    totals = {name: Tally() for name in SAMPLERS}
+    engines: Counter[str] = Counter()
+    with ProcessPoolExecutor(num_jobs, get_context("spawn")) as pool:
+        for number, outcome in enumerate(pool.map(_outcome, groups), 1):
+            engines[outcome.engine or "refused"] += 1
+            for name, tally in outcome.tallies.items():
+                totals[name].add(tally)
+                for trouble in tally.troubles[:3]:
+                    print(trouble)
+            print(f"{number} of {len(groups)}", outcome.name, outcome.engine, flush=True)
+    print("schemas:", dict(engines))
     print(f"{'sampler':14} {'budget refused':>15} {'ended':>8} {'not whole or invalid':>21}")
-    for name, tally in tallies.items():
+    for name, tally in totals.items():
         bad = len(tally.troubles)
         print(f"{name:14} {tally.num_refused:15} {tally.num_ended:8} {bad:21}")
 
@@ -199,9 +234,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("file", type=Path)
     parser.add_argument("--schemas", type=int, default=200)
-    parser.add_argument("--limit-s", type=float, default=3600.0)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes")
     arguments = parser.parse_args()
-    measure(arguments.file, arguments.schemas, arguments.limit_s)
+    measure(read_groups(arguments.file, limit=arguments.schemas), arguments.jobs)
 
 
 if __name__ == "__main__":

@@ -66,6 +66,7 @@ class Closer:
             growth = max_growth(self._walk.root, self._costs, vocabulary.spelling)
         self.growth = growth
         self._after: dict[tuple[Threads, int], Ending] = {}
+        self._texts: dict[Threads, bytes] = {}
         self._same: dict[Regex, frozenset[int]] = {}
         self.start = self._ending(*self._walk.start())
 
@@ -89,10 +90,7 @@ class Closer:
 
     def tokens(self, ending: Ending) -> Iterator[int]:
         """Of the shortest known ending, without the stop token."""
-        if ending.is_whole:
-            return
-        thread = min(ending.threads, key=self._costs.of_thread)
-        yield from self._spelled(self._costs.ending(thread))
+        yield from self._spelled(self._shortest(ending))
 
     def tokens_without_repeats(self, ending: Ending, keys: Keys) -> list[int] | None:
         """The same of an ending by which no key repeats; None if none is known."""
@@ -115,14 +113,34 @@ class Closer:
             return after.cost
         moved = keys.copy()
         moved.advance(self._vocabulary.token_bytes[token_id])
-        if moved.has_repeated:
+        if moved.has_repeated or after.cost == inf:
             return inf
+        if not self._repeats(after, moved):
+            return after.cost
         tokens = self.tokens_without_repeats(after, moved)
         return inf if tokens is None else len(tokens)
+
+    def _repeats(self, ending: Ending, keys: Keys) -> bool:
+        """A key would, in the shortest known ending."""
+        text = self._texts.get(ending.threads)
+        if text is None:
+            text = b"".join(self._shortest(ending))
+            self._texts[ending.threads] = text
+        if b":" not in text:  # no key ends
+            return False
+        moved = keys.copy()
+        moved.advance(text)
+        return moved.has_repeated
 
     def token(self, text: bytes) -> int | None:
         """The one token that is this text, if there is one."""
         return self._vocabulary.spelling.token(text)
+
+    def _shortest(self, ending: Ending) -> Iterator[bytes]:
+        """The texts of the shortest known ending."""
+        if ending.is_whole:
+            return iter(())
+        return self._costs.ending(min(ending.threads, key=self._costs.of_thread))
 
     def _spelled(self, texts: Iterable[bytes]) -> Iterator[int]:
         for text in texts:
@@ -155,6 +173,7 @@ class Closer:
     def _forget(self) -> None:
         """Endings that requests hold stay good: they know all that they need."""
         self._after.clear()
+        self._texts.clear()
         self._same.clear()
         self._walk.forget()
         self._costs.forget()

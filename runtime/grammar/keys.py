@@ -15,7 +15,8 @@ import numpy.typing as npt
 
 from .token_masks import Bitmask
 
-_QUOTE, _BACKSLASH = b'"\\'
+_QUOTE, _BACKSLASH = b'"', b"\\"
+_STRUCTURE = re.compile(rb'["{}\[\],]')
 _ENDS_VALUE = re.compile(b'".*,', re.DOTALL)  # of a string, and goes on to the next member
 
 Ids = npt.NDArray[np.int64]
@@ -38,15 +39,18 @@ class Keys:
     def copy(self) -> Keys:
         return Keys(self.open, self.string, self.is_escaped, self.is_key, self.has_repeated)
 
-    def advance(self, text: Iterable[int]) -> None:
+    def advance(self, text: bytes) -> None:
         """Sets `has_repeated` if a key of `text` is in its object already."""
-        for byte in text:
-            if self.string is not None:
-                self._in_string(byte)
-            elif byte == _QUOTE:
-                self.string = b""
+        at = 0
+        while at < len(text):
+            if self.string is None:
+                found = _STRUCTURE.search(text, at)
+                if found is None:
+                    return
+                at = found.end()
+                self._outside(text[at - 1])
             else:
-                self._outside(byte)
+                at = self._in_string(text, at)
 
     def barred(self) -> list[bytes]:
         """What of the keys that are there is left after the string that is read: as it is none
@@ -74,14 +78,27 @@ class Keys:
             return 2
         return 1 if self.barred() else 3
 
-    def _in_string(self, byte: int) -> None:
+    def _in_string(self, text: bytes, start: int) -> int:
+        """Reads what of `text` is in the string from `start` on; where that ends."""
         assert self.string is not None
-        if byte == _QUOTE and not self.is_escaped:
+        end = text.find(_QUOTE, start)
+        while end >= 0 and self._is_escaped(text, start, end):
+            end = text.find(_QUOTE, end + 1)
+        read = text[start:end] if end >= 0 else text[start:]
+        if self.is_key:
+            self.string += read
+        if end >= 0:
             self._end_string(self.string)
-        else:
-            self.is_escaped = byte == _BACKSLASH and not self.is_escaped
-            if self.is_key:
-                self.string += bytes((byte,))
+            self.is_escaped = False
+            return end + 1
+        self.is_escaped = self._is_escaped(text, start, len(text))
+        return len(text)
+
+    def _is_escaped(self, text: bytes, start: int, at: int) -> bool:
+        """By the backslashes before `at`; those before `start` are known by `is_escaped`."""
+        num = at - start - len(text[start:at].rstrip(_BACKSLASH))
+        before = self.is_escaped and num == at - start
+        return (num + before) % 2 == 1
 
     def _end_string(self, string: bytes) -> None:
         self.string = None
@@ -93,6 +110,8 @@ class Keys:
 
     def _outside(self, byte: int) -> None:
         match byte:
+            case 0x22:  # "
+                self.string = b""
             case 0x7B:  # {
                 self.open = (*self.open, frozenset())
                 self.is_key = True
@@ -102,10 +121,8 @@ class Keys:
             case 0x7D | 0x5D:  # } ]
                 self.open = self.open[:-1]
                 self.is_key = False
-            case 0x2C:  # ,
+            case _:  # ,
                 self.is_key = bool(self.open) and self.open[-1] is not None
-            case _:
-                pass
 
 
 class KeyTokens:

@@ -57,7 +57,7 @@ def test_the_key_that_repeats_is_seen_at_its_last_quote(text: str) -> None:
     keys = Keys()
     for place, byte in enumerate(text.encode()):
         before = keys.has_repeated
-        keys.advance((byte,))
+        keys.advance(bytes((byte,)))
         if keys.has_repeated and not before:
             assert byte == ord('"')
             assert text.encode()[place + 1 : place + 2] == b":"
