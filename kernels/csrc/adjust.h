@@ -44,10 +44,13 @@ inline bool knows_ids(const SampleRow& row, std::int64_t vocab_size) {
 // Applies a row's adjustments to a copy of its logits; the memory is used again for the next.
 class Adjuster {
  public:
-  // The adjusted logits, valid until the next call. All ids must be known.
-  const float* adjust(const float* logits, std::int64_t vocab_size, const SampleRow& row) {
-    logits_.assign(logits, logits + vocab_size);
+  // The adjusted logits, valid until the next call. All ids must be known. `ids`: whose logits
+  // these are, ascending, all of them allowed; null: those of the whole vocabulary.
+  const float* adjust(const float* logits, std::int64_t count, const std::int32_t* ids,
+                      const SampleRow& row) {
+    logits_.assign(logits, logits + count);
     counts_.resize(logits_.size());  // all 0 between two calls
+    ids_ = ids;
     if (row.repetition_penalty != 1.f) {
       repel(row.prompt_ids, row.num_prompt_ids, row.repetition_penalty);
       repel(row.output_ids, row.num_output_ids, row.repetition_penalty);
@@ -55,47 +58,62 @@ class Adjuster {
       forget(row.output_ids, row.num_output_ids);
     }
     if (has_counts(row)) discourage(row);
-    for (std::int64_t i = 0; i < row.num_biases; i++) at(row.bias_ids[i]) += row.biases[i];
+    for (std::int64_t i = 0; i < row.num_biases; i++)
+      each(row.bias_ids + i, 1, [&](float& logit, std::uint32_t&) { logit += row.biases[i]; });
     bound(row.prompt_ids, row.num_prompt_ids);
     bound(row.output_ids, row.num_output_ids);
     bound(row.bias_ids, row.num_biases);
-    for (std::int64_t i = 0; i < row.num_banned_ids; i++) at(row.banned_ids[i]) = never;
-    if (row.bitmask != nullptr) mask(row.bitmask);
+    if (ids == nullptr) {
+      each(row.banned_ids, row.num_banned_ids,
+           [](float& logit, std::uint32_t&) { logit = never; });
+      if (row.bitmask != nullptr) mask(row.bitmask);
+    }
     return logits_.data();
   }
 
  private:
-  float& at(std::int32_t id) { return logits_[static_cast<std::size_t>(id)]; }
-  std::uint32_t& count(std::int32_t id) { return counts_[static_cast<std::size_t>(id)]; }
+  // Call `change(logit, count)` for each of the tokens that are among these.
+  template <class Change>
+  void each(const std::int32_t* ids, std::int64_t num_ids, const Change& change) {
+    for (std::int64_t i = 0; i < num_ids; i++) {
+      std::int64_t place = ids[i];
+      if (ids_ != nullptr) {
+        const std::int32_t* end = ids_ + logits_.size();
+        const std::int32_t* found = std::lower_bound(ids_, end, ids[i]);
+        if (found == end || *found != ids[i]) continue;
+        place = found - ids_;
+      }
+      change(logits_[static_cast<std::size_t>(place)], counts_[static_cast<std::size_t>(place)]);
+    }
+  }
 
   // Once for each id: positive logits shrink, negative ones grow.
   void repel(const std::int32_t* ids, std::int64_t num_ids, float penalty) {
-    for (std::int64_t i = 0; i < num_ids; i++) {
-      float& logit = at(ids[i]);
-      if (count(ids[i])++ > 0 || logit == never) continue;
+    each(ids, num_ids, [&](float& logit, std::uint32_t& count) {
+      if (count++ > 0 || logit == never) return;
       logit = logit > 0.f ? logit / penalty : logit * penalty;
-    }
+    });
   }
 
   // Frequency for each occurrence in the output, presence once.
   void discourage(const SampleRow& row) {
-    for (std::int64_t i = 0; i < row.num_output_ids; i++) count(row.output_ids[i])++;
-    for (std::int64_t i = 0; i < row.num_output_ids; i++) {
-      const std::int32_t id = row.output_ids[i];
-      if (count(id) == 0) continue;
-      at(id) -= row.frequency_penalty * static_cast<float>(count(id)) + row.presence_penalty;
-      count(id) = 0;
-    }
+    each(row.output_ids, row.num_output_ids, [](float&, std::uint32_t& count) { count++; });
+    each(row.output_ids, row.num_output_ids, [&](float& logit, std::uint32_t& count) {
+      if (count == 0) return;
+      logit -= row.frequency_penalty * static_cast<float>(count) + row.presence_penalty;
+      count = 0;
+    });
   }
 
   void forget(const std::int32_t* ids, std::int64_t num_ids) {
-    for (std::int64_t i = 0; i < num_ids; i++) count(ids[i]) = 0;
+    each(ids, num_ids, [](float&, std::uint32_t& count) { count = 0; });
   }
 
   // A tiny repetition penalty may have made a logit infinite.
   void bound(const std::int32_t* ids, std::int64_t num_ids) {
-    for (std::int64_t i = 0; i < num_ids; i++)
-      at(ids[i]) = std::min(at(ids[i]), std::numeric_limits<float>::max());
+    each(ids, num_ids, [](float& logit, std::uint32_t&) {
+      logit = std::min(logit, std::numeric_limits<float>::max());
+    });
   }
 
   void mask(const std::uint32_t* words) {
@@ -110,6 +128,7 @@ class Adjuster {
 
   std::vector<float> logits_;
   std::vector<std::uint32_t> counts_;
+  const std::int32_t* ids_ = nullptr;
 };
 
 }  // namespace espalier

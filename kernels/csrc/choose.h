@@ -18,19 +18,23 @@
 
 namespace espalier {
 
-// A row of logits without NaN and +infinity, and the passes over it.
+// A row of logits without NaN and +infinity, and the passes over it. They are those of the whole
+// vocabulary, or of the tokens `ids`, ascending; tokens go by their places.
 struct Logits {
   const SamplingKernels& kernels;
   const float* values;
   std::int64_t count;
+  const std::int32_t* ids = nullptr;
 
-  // Call `visit(id, logit)` for logits of at least `least`, ids ascending; it may raise `least`.
+  std::int64_t id_at(std::int64_t place) const { return ids == nullptr ? place : ids[place]; }
+
+  // Call `visit(place, logit)` for logits of at least `least`, in order; it may raise `least`.
   template <class Visit>
   void visit_from(const float& least, const Visit& visit) const {
     for (Chunk c = kernels.next_chunk(values, 0, count, least); c.begin < count;
          c = kernels.next_chunk(values, c.end, count, least))
-      for (std::int64_t id = c.begin; id < c.end; id++)
-        if (values[id] >= least) visit(static_cast<std::int32_t>(id), values[id]);
+      for (std::int64_t i = c.begin; i < c.end; i++)
+        if (values[i] >= least) visit(static_cast<std::int32_t>(i), values[i]);
   }
 };
 
@@ -56,7 +60,7 @@ inline float kth_largest(const Logits& logits, std::int64_t k, std::vector<float
 // Chooses a row's token; the memory is used again for the next.
 class Chooser {
  public:
-  // `peak` is the first of the largest logits, which must be finite.
+  // The place of the token. `peak` is the first of the largest logits, which must be finite.
   std::int32_t choose(const Logits& logits, Token peak, const SampleRow& row) {
     if (row.temperature == 0.) return peak.id;
     const Scale scale{peak.logit, row.temperature};
@@ -121,30 +125,30 @@ class Chooser {
     return *begin;
   }
 
-  // The token with the largest sum of score and noise among those of at least logit `least` and
-  // score `floor`; the lowest id of equals.
+  // The place of the token with the largest sum of score and noise among those of at least logit
+  // `least` and score `floor`; the lowest of equals.
   static std::int32_t draw(const Logits& logits, Token peak, Scale scale, float least,
                            double floor, const SampleRow& row) {
     const NoiseKey key(row.seed, row.choice, row.position);
-    std::int32_t best_id = peak.id;
-    double best = gumbel(key.bits(peak.id));
+    std::int32_t winner = peak.id;
+    double best = gumbel(key.bits(logits.id_at(winner)));
     for (Chunk c = logits.kernels.next_chunk(logits.values, 0, logits.count, least);
          c.begin < logits.count;
          c = logits.kernels.next_chunk(logits.values, c.end, logits.count, least)) {
       const std::uint64_t least_to_win = least_bits(best - scale.score(c.peak));
-      for (std::int64_t id = c.begin; id < c.end; id++) {
-        const std::uint64_t bits = key.bits(id);
-        if (bits < least_to_win || logits.values[id] < least) continue;
-        const double score = scale.score(logits.values[id]);
+      for (std::int64_t i = c.begin; i < c.end; i++) {
+        const std::uint64_t bits = key.bits(logits.id_at(i));
+        if (bits < least_to_win || logits.values[i] < least) continue;
+        const double score = scale.score(logits.values[i]);
         if (score < floor) continue;
         const double sum = score + gumbel(bits);
-        if (sum > best || (sum == best && id < best_id)) {
+        if (sum > best || (sum == best && i < winner)) {
           best = sum;
-          best_id = static_cast<std::int32_t>(id);
+          winner = static_cast<std::int32_t>(i);
         }
       }
     }
-    return best_id;
+    return winner;
   }
 
   static double sum_exp(const SamplingKernels& kernels, const float* values, std::int64_t count,

@@ -2,6 +2,7 @@
 #include "sampling.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -13,12 +14,17 @@
 namespace espalier {
 namespace {
 
+// Tokens that a mask may leave so that theirs are the only logits that are read.
+constexpr std::int64_t max_few = 4096;
+
 // One thread's memory for the row at hand.
 struct RowMemory {
   Adjuster adjuster;
   Chooser chooser;
   std::vector<float> kept;
   std::vector<Token> candidates;
+  std::vector<std::int32_t> few_ids;
+  std::vector<float> few_logits;
 };
 
 RowMemory& row_memory() {
@@ -53,20 +59,63 @@ SampleResult failed(Failure failure) {
   return {-1, failure, std::numeric_limits<double>::quiet_NaN()};
 }
 
-// The token, or -1 where none is allowed. `peak` is that of the raw logits.
+// The token's place, or -1 where none is allowed. `peak` is that of the raw logits.
 std::int32_t choose(Logits logits, Token peak, const SampleRow& row) {
   const bool changes_order = has_penalties(row) || row.num_biases > 0;
-  const bool forbids = row.num_banned_ids > 0 || row.bitmask != nullptr;
+  const bool forbids = logits.ids == nullptr && (row.num_banned_ids > 0 || row.bitmask != nullptr);
   const bool is_greedy = row.temperature == 0.;
   if (changes_order || (forbids && !(is_greedy && is_allowed(row, peak.id)))) {
-    logits.values = row_memory().adjuster.adjust(logits.values, logits.count, row);
+    logits.values = row_memory().adjuster.adjust(logits.values, logits.count, logits.ids, row);
     peak = logits.kernels.find_peak(logits.values, logits.count);
   }
   return peak.logit == never ? -1 : row_memory().chooser.choose(logits, peak, row);
 }
 
+// The tokens of a mask that leaves `max_few` or fewer, ascending; false if it leaves more.
+bool find_few(const SampleRow& row, std::int64_t vocab_size, std::vector<std::int32_t>& ids) {
+  const auto word_at = [&](std::int64_t i) {
+    const std::int64_t num_bits = vocab_size - 32 * i;
+    return num_bits >= 32 ? row.bitmask[i] : row.bitmask[i] & ((1u << num_bits) - 1);
+  };
+  const std::int64_t num_words = (vocab_size + 31) / 32;
+  std::int64_t count = 0;
+  for (std::int64_t i = 0; i < num_words && count <= max_few; i++)
+    count += std::popcount(word_at(i));
+  if (count > max_few) return false;
+  ids.clear();
+  for (std::int64_t i = 0; i < num_words; i++)
+    for (std::uint32_t word = word_at(i); word != 0; word &= word - 1)
+      ids.push_back(static_cast<std::int32_t>(32 * i + std::countr_zero(word)));
+  for (std::int64_t i = 0; i < row.num_banned_ids; i++) {
+    const auto found = std::lower_bound(ids.begin(), ids.end(), row.banned_ids[i]);
+    if (found != ids.end() && *found == row.banned_ids[i]) ids.erase(found);
+  }
+  return true;
+}
+
+// Of these few tokens: no other logit is read, and none if there is no choice.
+SampleResult sample_few(const Logits& logits, const SampleRow& row,
+                        const std::vector<std::int32_t>& ids) {
+  if (ids.empty()) return failed(Failure::no_token);
+  if (ids.size() == 1) return {ids[0], Failure::none, 0.};
+  std::vector<float>& values = row_memory().few_logits;
+  values.resize(ids.size());
+  std::transform(ids.begin(), ids.end(), values.begin(),
+                 [&](std::int32_t id) { return logits.values[id]; });
+  const auto count = static_cast<std::int64_t>(values.size());
+  const Logits few{logits.kernels, values.data(), count, ids.data()};
+  const Token peak = few.kernels.find_peak(few.values, count);
+  if (std::isnan(peak.logit)) return failed(Failure::not_finite);
+  const std::int32_t place = choose(few, peak, row);
+  if (place < 0) return failed(Failure::no_token);
+  return {ids[static_cast<std::size_t>(place)], Failure::none, 0.};
+}
+
 SampleResult sample_row(const Logits& logits, const SampleRow& row, TopLogprob* tops) {
   if (!knows_ids(row, logits.count)) return failed(Failure::unknown_id);
+  std::vector<std::int32_t>& few_ids = row_memory().few_ids;
+  if (row.bitmask != nullptr && row.num_top < 0 && find_few(row, logits.count, few_ids))
+    return sample_few(logits, row, few_ids);
   const Token peak = logits.kernels.find_peak(logits.values, logits.count);
   if (std::isnan(peak.logit)) return failed(Failure::not_finite);
   const std::int32_t token_id = choose(logits, peak, row);
@@ -92,12 +141,12 @@ double find_row_logprobs(const Logits& logits, std::int32_t target, std::int64_t
 }
 
 void do_row(const SampleOp& op, const SamplingKernels& kernels, std::int64_t row) {
-  const Logits logits{kernels, op.logits + row * op.stride, op.vocab_size};
+  const Logits logits{kernels, op.logits + row * op.stride, op.vocab_size, nullptr};
   op.results[row] = sample_row(logits, op.rows[row], op.tops);
 }
 
 void do_row(const LogprobsOp& op, const SamplingKernels& kernels, std::int64_t row) {
-  const Logits logits{kernels, op.logits + row * op.stride, op.vocab_size};
+  const Logits logits{kernels, op.logits + row * op.stride, op.vocab_size, nullptr};
   TopLogprob* tops = op.tops + row * op.num_top;
   op.logprobs[row] = find_row_logprobs(logits, op.targets[row], op.num_top, tops);
 }

@@ -12,7 +12,8 @@
 namespace espalier {
 
 // How to sample one row. Ids in any order, and repeated but for bias_ids; `bitmask` (or null)
-// has bit i % 32 of word i / 32 for token i, 1 where it is allowed.
+// has bit i % 32 of word i / 32 for token i, 1 where it is allowed. Where it allows few and no
+// log-probabilities are wanted, no other logits are read.
 struct SampleRow {
   const std::int32_t* prompt_ids;
   std::int64_t num_prompt_ids;

@@ -60,12 +60,14 @@ class Guide:
         self._closing = None if closer is None else Closing(closer)
         self._key_tokens = key_tokens
         self._keys = Keys()
+        self._filled: tuple[int, Bitmask] | None = None  # the last mask here, never written to
 
     def fork(self) -> Guide:
         """Another one at the same place; the two go on separately."""
         other = Guide(self._matcher.fork(), self._token_bytes, None, self._key_tokens)
         other._closing = None if self._closing is None else self._closing.copy()
         other._keys = self._keys.copy()
+        other._filled = self._filled
         return other
 
     @property
@@ -82,6 +84,7 @@ class Guide:
         """Advance by one token; False where the constraint forbids it."""
         if not self._matcher.accept(token_id):
             return False
+        self._filled = None
         if self.is_terminated:
             return True
         if self._key_tokens is not None:
@@ -93,21 +96,29 @@ class Guide:
     def fill(self, row: Bitmask, left: int) -> bool:
         """Set the bits of the tokens that may come, clear all others; False if none may.
 
-        left: tokens that may still be generated, this one and the stop token among them.
+        left: tokens that may still be generated, this one and the stop token among them. Asked
+        again at the same place it costs nothing.
         """
+        if self._filled is None or self._filled[0] != left:
+            self._fill(row, left)
+            self._filled = left, row.copy()
+        else:
+            row[:] = self._filled[1]
+        return bool(row.any())
+
+    def _fill(self, row: Bitmask, left: int) -> None:
         if not self._matcher.fill(row):
-            return False
+            return
         try:
             is_far = self.fits(left)
         except TooManyThreads:  # no ending is known, and none may come
             row[:] = 0
-            return False
+            return
         if self._key_tokens is not None:
             self._bar_repeated(self._key_tokens, row, left, is_far=is_far)
         if self._closing is not None and not is_far:
             keys = None if self._key_tokens is None else self._keys
             self._closing.closer.restrict(self._closing.ending, row, left, keys)
-        return bool(row.any())
 
     def forced(self) -> bytes:
         """What the text goes on with, whatever the model says; see `Matcher.forced`."""

@@ -55,14 +55,15 @@ class Jump:
     """Tokens that come next for certain.
 
     With `respells`, ids[0] stands in place of the last output token: its text is that token's
-    and some more. accepted: what a guide that has accepted the outputs accepts in their stead.
-    before: some text to the left of the ids.
+    and some more. accepted: what a guide that has accepted the outputs accepts in their stead;
+    ahead: one that has, if there is one. before: some text to the left of the ids.
     """
 
     ids: tuple[int, ...] = ()
     accepted: tuple[int, ...] = ()
     respells: bool = False
     before: bytes = b""
+    ahead: Guide | None = None
 
 
 NO_JUMP = Jump()
@@ -166,7 +167,7 @@ class Jumper:
         """Up to where it is certain which tokens come; and the stop token, if nothing else can."""
         row = self._row
         if left <= 0:
-            return found
+            return replace(found, ahead=ahead) if found.ids else found
         if not ahead.fill(row, left):
             return NO_JUMP
         if ahead.is_completed:
@@ -174,7 +175,10 @@ class Jumper:
             if len(allowed) == 1:
                 end = int(allowed[0])
                 return replace(found, ids=(*found.ids, end), accepted=(*found.accepted, end))
-        return self._without(self._num_spanned(found, row, ahead), found)
+        num_spanned = self._num_spanned(found, row, ahead)
+        if num_spanned or not found.ids:
+            return self._without(num_spanned, found)
+        return replace(found, ahead=ahead)
 
     def _num_spanned(self, found: Jump, row: Bitmask, ahead: Guide) -> int:
         """How many tokens at the end may be part of longer ones."""

@@ -3,6 +3,9 @@
 The order for one row: penalties, logit_bias, banned ids and bitmask, top_k, temperature,
 top_p, min_p, then Gumbel-max over the tokens that are left. Log-probabilities are those of
 the raw logits, before all of this. A row's result depends on that row alone.
+
+Of a row whose bitmask leaves few tokens, and that asks for no log-probabilities, the logits of
+those are all that is looked at; of one that leaves a single token, none.
 """
 
 from __future__ import annotations
@@ -29,6 +32,9 @@ logger = logging.getLogger(__name__)
 
 IntArray = npt.NDArray[np.int32] | npt.NDArray[np.int64]
 Bitmask = npt.NDArray[np.int32]
+
+MAX_FEW = 4096
+"""Tokens that a bitmask may leave to be few."""
 
 _MAX_LOGIT = torch.finfo(torch.float32).max
 
@@ -84,28 +90,57 @@ def sample(logits_SV: Tensor, rows: Sequence[SampleRow]) -> list[Sampled]:
     results: list[Sampled] = []
     winners = zip(rows, ints_of(best_S), floats_of(peak_S), strict=True)
     for index, (row, best_id, peak) in enumerate(winners):
-        if math.isnan(peak) or peak == math.inf:
-            results.append(Sampled(-1, failure=NOT_FINITE))
-        else:
-            results.append(_sample_alone(logits_SV[index], row, best_id))
+        results.append(_sample_alone(logits_SV[index], row, best_id, peak))
     return results
 
 
-def _sample_alone(logits_V: Tensor, row: SampleRow, best_id: int) -> Sampled:
-    """Whatever goes wrong with a row is that row's failure, never the step's."""
+def _sample_alone(logits_V: Tensor, row: SampleRow, best_id: int, peak: float) -> Sampled:
+    """Whatever goes wrong with a row is that row's failure, never the step's.
+
+    `best_id` is the argmax of the raw logits and `peak` that logit, NaN if there is any.
+    """
     try:
+        few = _few_allowed(row, len(logits_V))
+        if few is not None:
+            return _sample_few(logits_V, row, few)
+        if math.isnan(peak) or peak == math.inf:
+            return Sampled(-1, failure=NOT_FINITE)
         return _sample_row(logits_V, row, best_id)
     except Exception as error:
         logger.exception("sampling failed: %s", row)
         return Sampled(-1, failure=f"sampling failed: {error}")
 
 
+def _few_allowed(row: SampleRow, vocab_size: int) -> npt.NDArray[np.int64] | None:
+    """The ids that may be sampled, ascending, if the bitmask leaves few."""
+    if row.bitmask is None or row.num_top is not None:
+        return None
+    bits = np.unpackbits(row.bitmask.view(np.uint8), bitorder="little")[:vocab_size]
+    if len(bits) < vocab_size:
+        raise ValueError(f"a bitmask of {len(bits)} tokens for {vocab_size}")
+    ids = np.flatnonzero(bits)
+    return None if len(ids) > MAX_FEW else ids[~np.isin(ids, row.banned)]
+
+
+def _sample_few(logits_V: Tensor, row: SampleRow, few: npt.NDArray[np.int64]) -> Sampled:
+    if len(few) == 1:
+        return Sampled(int(few[0]))
+    ids = torch.as_tensor(few, device=logits_V.device)
+    logits = logits_V[ids]
+    if not bool((logits < torch.inf).all()):  # nor NaN
+        return Sampled(-1, failure=NOT_FINITE)
+    if _has_penalties(row.params) or row.params.logit_bias:
+        logits = _adjusted(logits_V, row)[ids]
+    token_id = _choose(Candidates(ids, logits.to(torch.float32)), row)
+    return Sampled(-1, failure=NO_TOKEN) if token_id is None else Sampled(token_id)
+
+
 def _sample_row(logits_V: Tensor, row: SampleRow, best_id: int) -> Sampled:
-    """`best_id` is the argmax of the raw logits, which are free of NaN and +inf."""
+    """The raw logits are free of NaN and +inf."""
     if _is_plain_greedy(row.params) and _is_allowed(best_id, row):
         token_id = best_id if logits_V[best_id] > -torch.inf else None
     else:
-        token_id = _choose(_adjusted(logits_V, row), row)
+        token_id = _choose(Candidates.of(_adjusted(logits_V, row)), row)
     if token_id is None:
         return Sampled(-1, failure=NO_TOKEN)
     if row.num_top is None:
@@ -169,17 +204,18 @@ def _apply_penalties(logits_V: Tensor, row: SampleRow) -> None:
         logits_V[ids] -= params.frequency_penalty * repeats + params.presence_penalty
 
 
-def _choose(logits_V: Tensor, row: SampleRow) -> int | None:
+def _choose(kept: Candidates, row: SampleRow) -> int | None:
     """The token, or None where every logit is -inf."""
+    if not len(kept.ids):
+        return None
     params = row.params
-    best_id = int(logits_V.argmax())
-    if logits_V[best_id] == -torch.inf:
+    best = kept.scores.argmax()
+    if kept.scores[best] == -torch.inf:
         return None
     if params.temperature == 0:
-        return best_id
-    kept = Candidates.of(logits_V)
+        return int(kept.ids[best])
     if row.bitmask is not None:  # often only a few tokens are left
-        kept = kept.where(logits_V > -torch.inf)
+        kept = kept.where(kept.scores > -torch.inf)
     if params.top_k != -1:
         kept = keep_top_k(kept, params.top_k)
     kept = kept.tempered(params.temperature)

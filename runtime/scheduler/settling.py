@@ -127,19 +127,23 @@ def _take_forced(request: Request, jumper: Jumper | None, *, may_respell: bool) 
     outputs: list[int] = request.ids[first : request.num_ids].tolist()
     left = request.message.sampling.max_new_tokens - request.num_outputs
     jump = jumper.run(guide, outputs, left, may_respell=may_respell)
+    if jump.ahead is not None:
+        request.guide = jump.ahead
     ids, respelled = jump.ids, None
     if jump.respells:
         respelled, ids = ids[0], ids[1:]
         request.respell(respelled)
-        if not all(map(guide.accept, jump.accepted[: len(jump.accepted) - len(ids)])):
+        pieces = jump.accepted[: len(jump.accepted) - len(ids)]
+        if jump.ahead is None and not all(map(guide.accept, pieces)):
             message = f"the last token was respelled as {respelled} but the grammar refuses it"
             reason = FinishReason(kind="error", message=message)
             return _Taken((), request.ends.so_far(reason), respelled)
         if end := request.ends.respell(respelled):
             return _Taken((), end, respelled)
+    end_after = _end_after if jump.ahead is None else _end_at
     for count, token_id in enumerate(ids, 1):
         request.force(token_id)
-        if end := _end_after(request, token_id):
+        if end := end_after(request, token_id):
             return _Taken(ids[:count], end, respelled)
     return _Taken(ids, None, respelled)
 
@@ -176,6 +180,11 @@ def _end_after(request: Request, token_id: int) -> End | None:
             return request.ends.so_far(FinishReason(kind="error", message=message))
         if guide.is_terminated:
             return request.ends.so_far(FinishReason(kind="stop", matched=token_id))
+    return _end_at(request, token_id)
+
+
+def _end_at(request: Request, token_id: int) -> End | None:
+    """Of a token that the grammar, if there is one, goes on from."""
     end = request.ends.push(token_id)
     if end is not None and end.reason.kind == "length":
         return replace(end, reason=_length_reason(request))

@@ -131,14 +131,29 @@ def test_any_row_is_sampled_as_by_torch(
 
 @pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
 @given(logits_lists, st.sampled_from([math.nan, math.inf]), st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=250, deadline=None)
 def test_logits_that_are_not_finite_fail_their_row(
     instruction_set: str, values: list[float], bad: float, data: st.DataObject
 ) -> None:
+    """But where a mask leaves few tokens: of those one is not finite, and there is a choice."""
     row = data.draw(sample_rows(len(values)))
-    values[data.draw(st.integers(0, len(values) - 1))] = bad
-    found = sampler(instruction_set).sample(torch.tensor(values)[None], [row])
-    assert found == [Sampled(-1, failure=NOT_FINITE)]
+    wrong = data.draw(st.integers(0, len(values) - 1))
+    values[wrong] = bad
+    logits = torch.tensor(values)[None]
+    found = sampler(instruction_set).sample(logits, [row])
+    few = allowed_ids(row, len(values))
+    if row.num_top is not None or row.bitmask is None or (wrong in few and len(few) > 1):
+        assert found == [Sampled(-1, failure=NOT_FINITE)]
+    else:
+        assert found == sample(logits, [row])
+        assert found[0].failure in (None, NO_TOKEN)
+
+
+def allowed_ids(row: SampleRow, vocab_size: int) -> list[int]:
+    """Of the bitmask, less those that are banned."""
+    words = np.full(-(-vocab_size // 32), -1, np.int32) if row.bitmask is None else row.bitmask
+    bits = np.unpackbits(words.view(np.uint8), bitorder="little")[:vocab_size]
+    return [int(i) for i in np.flatnonzero(bits) if i not in row.banned]
 
 
 # -- the whole vocabulary -----------------------------------------------------------------
@@ -178,6 +193,65 @@ def test_a_large_vocabulary(native: NativeSampler, kind: str, params: SamplingPa
     logits = torch.as_tensor(vocabulary_logits(kind, seed=5))[None].expand(2, -1)
     rows = [SampleRow(params, seed=11, choice=2, position=position) for position in range(2)]
     assert native.sample(logits, rows) == sample(logits, rows)
+
+
+@pytest.mark.parametrize("num_allowed", [0, 1, 2, 63, 4096, 4097, 30_000])
+@pytest.mark.parametrize(
+    "params",
+    [
+        GREEDY,
+        SamplingParams(temperature=0.6),
+        SamplingParams(top_p=0.9, top_k=50),
+        SamplingParams(min_p=0.1, temperature=2.0),
+        SamplingParams(repetition_penalty=1.3, temperature=0.5),
+        SamplingParams(presence_penalty=0.5, frequency_penalty=0.7, temperature=0.0),
+        SamplingParams(logit_bias={5: 3.0, 77: -2.0, 40_000: 9.0}),
+    ],
+)
+def test_a_mask_of_any_number_of_tokens(
+    native: NativeSampler, num_allowed: int, params: SamplingParams
+) -> None:
+    rng = np.random.default_rng(num_allowed)
+    logits = torch.as_tensor(vocabulary_logits("peaked", seed=9))[None].expand(4, -1)
+    seen = rng.integers(0, 49_152, 300)
+    rows = [
+        masked_row(params, rng.permutation(49_152)[:num_allowed], position, seen, rng)
+        for position in range(4)
+    ]
+    found = native.sample(logits, rows)
+    assert found == sample(logits, rows)
+    assert [sampled.failure for sampled in found] == [None if num_allowed else NO_TOKEN] * 4
+    # Log-probabilities need all logits, and do not change the choice.
+    wide = native.sample(logits, [replace(row, num_top=0) for row in rows])
+    assert [sampled.token_id for sampled in wide] == [sampled.token_id for sampled in found]
+
+
+def masked_row(
+    params: SamplingParams,
+    allowed: npt.NDArray[np.int64],
+    position: int,
+    seen: npt.NDArray[np.int64],
+    rng: np.random.Generator,
+) -> SampleRow:
+    """Some tokens are banned that are not allowed anyway."""
+    bits = np.zeros(49_152, np.uint8)
+    bits[allowed] = 1
+    bitmask = np.packbits(bits, bitorder="little").view("<i4").astype(np.int32)
+    others = np.flatnonzero(bits == 0)
+    banned = tuple(rng.choice(others, 5).tolist())
+    return SampleRow(params, 7, 1, position, seen[:200], seen[200:], banned, bitmask)
+
+
+def test_of_a_mask_of_few_no_other_logit_is_read(native: NativeSampler) -> None:
+    logits = torch.full((1, 49_152), math.nan)
+    logits[0, [3, 500]] = torch.tensor([1.0, 2.0])
+    bits = np.zeros(49_152, np.uint8)
+    bits[[3, 500, 700]] = 1
+    bitmask = np.packbits(bits, bitorder="little").view("<i4").astype(np.int32)
+    row = SampleRow(GREEDY, 0, 0, 0, banned=(700,), bitmask=bitmask)
+    assert native.sample(logits, [row]) == sample(logits, [row]) == [Sampled(500)]
+    single = replace(row, banned=(3, 500))
+    assert native.sample(logits, [single]) == sample(logits, [single]) == [Sampled(700)]
 
 
 def test_plain_sampling_finds_the_same_winner_as_without_shortcuts(native: NativeSampler) -> None:
