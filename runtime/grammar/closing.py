@@ -21,13 +21,16 @@ from .cfg import Grammar
 from .closing_costs import Costs, Spelling
 from .closing_growth import max_growth
 from .closing_keys import ending_without_repeats
-from .keys import Keys, KeyTokens
+from .keys import KeyPlace, Keys, KeyTokens
 from .regular import Regex
 from .token_masks import Bitmask
 from .walk import Threads, TooManyThreads, Walk
 
 MAX_REMEMBERED = 2_000
 """Places in one grammar, each after one token of another."""
+
+MAX_PLACES = 200
+"""Places of which it is remembered what each token that was tried there costs."""
 
 MAX_TRIED = 64
 """Tokens that are tried one by one near the limit, of those that do more than go on with a text."""
@@ -67,6 +70,7 @@ class Closer:
         self.growth = growth
         self._after: dict[tuple[Threads, int], Ending] = {}
         self._texts: dict[Threads, bytes] = {}
+        self._known: dict[tuple[Threads, KeyPlace | None], dict[int, float]] = {}
         self._same: dict[Regex, frozenset[int]] = {}
         self.start = self._ending(*self._walk.start())
 
@@ -105,6 +109,13 @@ class Closer:
 
     def cost_after(self, ending: Ending, token_id: int, keys: Keys | None) -> float:
         """Of the shortest known ending after a token; keys: those that must not repeat."""
+        costs = self._known_costs(ending, keys)
+        cost = costs.get(token_id)
+        if cost is None:
+            cost = costs[token_id] = self._find_cost_after(ending, token_id, keys)
+        return cost
+
+    def _find_cost_after(self, ending: Ending, token_id: int, keys: Keys | None) -> float:
         try:
             after = self.after(ending, token_id)
         except TooManyThreads:
@@ -170,10 +181,21 @@ class Closer:
                 kept[token_id] = self.cost_after(ending, token_id, keys) + 2 <= left
         row[:] = np.packbits(kept, bitorder="little").view("<i4")
 
+    def _known_costs(self, ending: Ending, keys: Keys | None) -> dict[int, float]:
+        """What `cost_after` has found there, by token; to be added to."""
+        place = ending.threads, None if keys is None else keys.place
+        costs = self._known.get(place)
+        if costs is None:
+            if len(self._known) >= MAX_PLACES:
+                self._known.clear()
+            costs = self._known[place] = {}
+        return costs
+
     def _forget(self) -> None:
         """Endings that requests hold stay good: they know all that they need."""
         self._after.clear()
         self._texts.clear()
+        self._known.clear()
         self._same.clear()
         self._walk.forget()
         self._costs.forget()

@@ -20,6 +20,7 @@ _STRUCTURE = re.compile(rb'["{}\[\],]')
 _ENDS_VALUE = re.compile(b'".*,', re.DOTALL)  # of a string, and goes on to the next member
 
 Ids = npt.NDArray[np.int64]
+KeyPlace = tuple[tuple[frozenset[bytes] | None, ...], bytes | None, bool, bool]
 
 
 @dataclass(slots=True)
@@ -51,6 +52,11 @@ class Keys:
                 self._outside(text[at - 1])
             else:
                 at = self._in_string(text, at)
+
+    @property
+    def place(self) -> KeyPlace:
+        """Equal where the same may come next."""
+        return self.open, self.string, self.is_escaped, self.is_key
 
     def barred(self) -> list[bytes]:
         """What of the keys that are there is left after the string that is read: as it is none

@@ -204,7 +204,8 @@ class Facts:
         if values is None or other.values is None:
             values = other.values if values is None else values
         else:
-            values = tuple(value for value in values if value in other.values)
+            others = set(other.values)
+            values = tuple(value for value in values if value in others)
         return Facts(
             self.types & other.types,
             self.numbers & other.numbers,

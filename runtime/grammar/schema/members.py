@@ -7,6 +7,7 @@ grammar but their spelling.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from typing import cast
 
@@ -82,7 +83,9 @@ class Holding:
     def values(self, facts: Facts) -> Iterator[object]:
         """Of those that `facts` lists."""
         assert facts.values is not None
-        return (v.value for v in facts.values if self.facts_hold(facts, v))
+        excluded = set(facts.excluded)  # there may be thousands of both
+        rest = replace(facts, values=None, excluded=())
+        return (v.value for v in facts.values if v not in excluded and self.facts_hold(rest, v))
 
     def holds(self, conjunction: Conjunction, value: object) -> bool:
         asked = Frozen(frozen(value), type_of(value), value)
