@@ -54,8 +54,11 @@ class Guide:
         closer: Closer | None,
         key_tokens: KeyTokens | None,
     ) -> None:
-        """closer: None where the text may be cut off. key_tokens: None where keys can't repeat."""
-        self._matcher = matcher
+        """closer: None where the text may be cut off. key_tokens: None where keys can't repeat.
+
+        `matcher` is for who fills the masks of many; it goes on by `accept` alone.
+        """
+        self.matcher = matcher
         self._token_bytes = token_bytes
         self._closing = None if closer is None else Closing(closer)
         self._key_tokens = key_tokens
@@ -64,7 +67,7 @@ class Guide:
 
     def fork(self) -> Guide:
         """Another one at the same place; the two go on separately."""
-        other = Guide(self._matcher.fork(), self._token_bytes, None, self._key_tokens)
+        other = Guide(self.matcher.fork(), self._token_bytes, None, self._key_tokens)
         other._closing = None if self._closing is None else self._closing.copy()
         other._keys = self._keys.copy()
         other._filled = self._filled
@@ -73,16 +76,16 @@ class Guide:
     @property
     def is_completed(self) -> bool:
         """The text so far is whole: a stop token would be accepted now, or was."""
-        return self._matcher.is_completed
+        return self.matcher.is_completed
 
     @property
     def is_terminated(self) -> bool:
         """A stop token was accepted: nothing can follow."""
-        return self._matcher.is_terminated
+        return self.matcher.is_terminated
 
     def accept(self, token_id: int) -> bool:
         """Advance by one token; False where the constraint forbids it."""
-        if not self._matcher.accept(token_id):
+        if not self.matcher.accept(token_id):
             return False
         self._filled = None
         if self.is_terminated:
@@ -99,16 +102,24 @@ class Guide:
         left: tokens that may still be generated, this one and the stop token among them. Asked
         again at the same place it costs nothing.
         """
-        if self._filled is None or self._filled[0] != left:
-            self._fill(row, left)
+        known = self.known_mask(left)
+        if known is None:
+            self.matcher.fill(row)
+            self.narrow(row, left)
             self._filled = left, row.copy()
         else:
-            row[:] = self._filled[1]
+            row[:] = known
         return bool(row.any())
 
-    def _fill(self, row: Bitmask, left: int) -> None:
-        if not self._matcher.fill(row):
-            return
+    def known_mask(self, left: int) -> Bitmask | None:
+        """What `fill` gives, if it has been asked for at this place. Not to be written to."""
+        if self._filled is None or self._filled[0] != left:
+            return None
+        return self._filled[1]
+
+    def narrow(self, row: Bitmask, left: int) -> None:
+        """Make what `matcher` has filled what `fill` gives. `row` is kept, not copied."""
+        self._filled = left, row
         try:
             is_far = self.fits(left)
         except TooManyThreads:  # no ending is known, and none may come
@@ -122,7 +133,7 @@ class Guide:
 
     def forced(self) -> bytes:
         """What the text goes on with, whatever the model says; see `Matcher.forced`."""
-        return self._matcher.forced()
+        return self.matcher.forced()
 
     def fits(self, left: int) -> bool:
         """No token is barred because only `left` may still be generated.

@@ -60,16 +60,30 @@ class LlguidanceMatcher:
         return True
 
     def fill(self, row: Bitmask) -> bool:
+        self._fill_at(row, row.ctypes.data)
+        return bool(row.any())
+
+    @staticmethod
+    def fill_all(matchers: Sequence[tuple[int, LlguidanceMatcher]], rows: Bitmask) -> None:
+        """Each into its row of `rows`, as `fill` does."""
+        address = rows.ctypes.data
+        for index, matcher in matchers:
+            matcher._fill_at(rows[index], address + index * rows.strides[0])
+
+    def _fill_at(self, row: Bitmask, address: int) -> None:
+        """address: of `row`, which takes long to ask for."""
         assert not self._is_terminated, "a terminated matcher allows no token"
         if self._matcher.is_stopped():  # only the end can follow, or nothing after an error
             row[:] = 0
         else:
-            self._matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
+            self._matcher.unsafe_compute_mask_ptr(address, row.nbytes)
             np.bitwise_and(row, self._masks.after(self._last_id), out=row)
+        words = row.data.cast("B").cast("I")
         can_end = self._matcher.is_accepting()
         for token_id in self._stop_ids:
-            _set_bit(row, token_id, can_end)
-        return bool(row.any())
+            bit = 1 << token_id % 32
+            others = words[token_id // 32] & ~bit
+            words[token_id // 32] = others | bit if can_end else others
 
     def forced(self) -> bytes:
         return b"" if self._is_terminated else self._matcher.compute_ff_bytes()
@@ -162,9 +176,3 @@ class _Tokens:
     def __call__(self, text: bytes) -> list[int]:
         """Not needed: nothing is forced, and only ids go into a matcher."""
         return []
-
-
-def _set_bit(row: Bitmask, token_id: int, value: bool) -> None:
-    word = row[token_id // 32 : token_id // 32 + 1].view(np.uint32)
-    bit = np.uint32(1 << token_id % 32)
-    word[0] = word[0] | bit if value else word[0] & ~bit

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
+from ..grammar.filling import fill_masks
+from ..grammar.guide import Guide
+from ..grammar.token_masks import Bitmask
 from ..sampling.sampler import SampleRow
 from .ends import VisibleBytes
 from .request import Request
-from .step import IntArray, StepRow
+from .step import StepRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +32,29 @@ class Vocabulary:
         return (self.width + 31) // 32
 
 
-def sample_row(request: Request, row: StepRow, vocabulary: Vocabulary) -> SampleRow:
-    """The sampler's view of `request` for the token at position `row.end`."""
+def sample_rows(
+    work: Mapping[int, tuple[Request, StepRow]], vocabulary: Vocabulary
+) -> dict[int, SampleRow]:
+    """The sampler's view of each request, for the token at position `row.end`."""
+    guides: list[Guide] = []
+    lefts: list[int] = []
+    indices: list[int] = []
+    for index, (request, _) in work.items():
+        if request.guide is not None:
+            guides.append(request.guide)
+            lefts.append(request.message.sampling.max_new_tokens - request.num_outputs)
+            indices.append(index)
+    masks = fill_masks(guides, lefts, vocabulary.num_bitmask_words) if guides else []
+    mask_of = dict(zip(indices, masks, strict=True))
+    return {
+        index: _sample_row(request, row, mask_of.get(index), vocabulary)
+        for index, (request, row) in work.items()
+    }
+
+
+def _sample_row(
+    request: Request, row: StepRow, bitmask: Bitmask | None, vocabulary: Vocabulary
+) -> SampleRow:
     message, params = request.message, request.message.sampling
     assert params.seed is not None, "the client side draws seeds"
     options = message.logprobs
@@ -49,7 +71,7 @@ def sample_row(request: Request, row: StepRow, vocabulary: Vocabulary) -> Sample
         prompt_ids=request.ids[: request.prompt_len] if penalised else None,
         output_ids=request.ids[request.prompt_len : request.num_ids] if penalised else None,
         banned=_banned(request, vocabulary),
-        bitmask=_bitmask(request, vocabulary),
+        bitmask=bitmask,
         num_top=options.top if options is not None and options.output else None,
     )
 
@@ -65,12 +87,3 @@ def _banned(request: Request, vocabulary: Vocabulary) -> tuple[int, ...]:
         return tuple(beyond)
     ends = (i for i in request.ends.end_ids if 0 <= i < vocabulary.size)
     return (*ends, *beyond)
-
-
-def _bitmask(request: Request, vocabulary: Vocabulary) -> IntArray | None:
-    if request.guide is None:
-        return None
-    bitmask = np.empty(vocabulary.num_bitmask_words, np.int32)
-    left = request.message.sampling.max_new_tokens - request.num_outputs
-    request.guide.fill(bitmask, left)
-    return bitmask

@@ -44,7 +44,7 @@ from .rebuild import Patience, reason_of, report
 from .recovery import Recovery
 from .request import Phase, Request
 from .roster import Roster
-from .sampling_rows import Vocabulary, sample_row
+from .sampling_rows import Vocabulary, sample_rows
 from .settling import Settlement, settle_row
 from .slo import ServiceGoals
 from .stats import SchedulerHistograms, SchedulerStats
@@ -292,14 +292,14 @@ class Scheduler:
         """Everything that sampling this step needs is known once the one before has settled."""
         if flight is None:
             return
-        rows = {
-            index: sample_row(request, row, self._vocabulary)
+        work = {
+            index: (request, row)
             for index, (request, row) in enumerate(
                 zip(flight.requests, flight.launched.step.rows, strict=True)
             )
             if flight.samples(index) and request.phase is not Phase.ENDED
         }
-        flight.launched.sample(rows)
+        flight.launched.sample(sample_rows(work, self._vocabulary))
 
     def _settle(self, flight: Flight | None, successor: Flight | None) -> Flight | None:
         """Take the results of `flight`; the successor, or None if it had to be discarded."""
