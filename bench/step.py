@@ -21,6 +21,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from bench.ceilings import Ceilings
+from bench.constrained import constrained_rows
 from bench.http import http_rows
 from bench.kernels import kernel_rows
 from bench.overlap_gain import overlap_rows
@@ -173,6 +174,7 @@ def main() -> None:
     with Engine() as engine:
         rows += shared_prefix(engine, min(2, args.rounds))
         rows += json_and_free(engine, args.rounds)
+    rows += constrained_rows(args.rounds)
     rows += overlap_rows(args.rounds)
     publish("step", rows, args.json)
 
