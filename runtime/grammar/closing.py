@@ -26,8 +26,8 @@ from .regular import Regex
 from .token_masks import Bitmask
 from .walk import Threads, TooManyThreads, Walk
 
-MAX_REMEMBERED = 2_000
-"""Places in one grammar, each after one token of another."""
+MAX_REMEMBERED = 20_000
+"""Ways from one place in a grammar to another, by a token; and as many by a byte."""
 
 MAX_PLACES = 200
 """Places of which it is remembered what each token that was tried there costs."""
@@ -41,18 +41,20 @@ MAX_COST_TRIED = 1_000
 """Tokens of an ending beyond which none are tried: each may take as long to say as it is."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True, weakref_slot=True)
 class Ending:
     """A place in a grammar; `cost`: the tokens of the shortest known ending, 0 if it is whole.
 
     most: the same of that derivation whose ending is the longest: the next token may be one that
-    only this derivation has.
+    only this derivation has. mask: what the engine allows here, where that is remembered; set by
+    `MaskCache` alone. Compared by identity: a closer has one for each place.
     """
 
     threads: Threads
     is_whole: bool
     cost: float
     most: float
+    mask: Bitmask | None = None
 
 
 class Closer:
@@ -68,9 +70,11 @@ class Closer:
         if growth is None:
             growth = max_growth(self._walk.root, self._costs, vocabulary.spelling)
         self.growth = growth
-        self._after: dict[tuple[Threads, int], Ending] = {}
-        self._texts: dict[Threads, bytes] = {}
-        self._known: dict[tuple[Threads, KeyPlace | None], dict[int, float]] = {}
+        self._endings: dict[tuple[Threads, bool], Ending] = {}
+        self._after: dict[Ending, dict[int, Ending]] = {}
+        self._num_ways = 0
+        self._texts: dict[Ending, bytes] = {}
+        self._known: dict[tuple[Ending, KeyPlace | None], dict[int, float]] = {}
         self._same: dict[Regex, frozenset[int]] = {}
         self.start = self._ending(*self._walk.start())
 
@@ -81,15 +85,18 @@ class Closer:
 
     def after(self, ending: Ending, token_id: int) -> Ending:
         """After a token that the grammar allows. Raises `TooManyThreads`."""
-        key = (ending.threads, token_id)
-        found = self._after.get(key)
+        ways = self._after.get(ending)
+        if ways is None:
+            ways = self._after[ending] = {}
+        found = ways.get(token_id)
         if found is None:
-            if len(self._after) >= MAX_REMEMBERED:
+            if max(self._num_ways, self._walk.num_moves) >= MAX_REMEMBERED:
                 self._forget()
             threads, is_whole = ending.threads, ending.is_whole
             for byte in self._vocabulary.token_bytes[token_id]:
                 threads, is_whole = self._walk.step(threads, byte)
-            found = self._after[key] = self._ending(threads, is_whole)
+            found = ways[token_id] = self._ending(threads, is_whole)
+            self._num_ways += 1
         return found
 
     def tokens(self, ending: Ending) -> Iterator[int]:
@@ -133,10 +140,9 @@ class Closer:
 
     def _repeats(self, ending: Ending, keys: Keys) -> bool:
         """A key would, in the shortest known ending."""
-        text = self._texts.get(ending.threads)
+        text = self._texts.get(ending)
         if text is None:
-            text = b"".join(self._shortest(ending))
-            self._texts[ending.threads] = text
+            text = self._texts[ending] = b"".join(self._shortest(ending))
         if b":" not in text:  # no key ends
             return False
         moved = keys.copy()
@@ -183,7 +189,7 @@ class Closer:
 
     def _known_costs(self, ending: Ending, keys: Keys | None) -> dict[int, float]:
         """What `cost_after` has found there, by token; to be added to."""
-        place = ending.threads, None if keys is None else keys.place
+        place = ending, None if keys is None else keys.place
         costs = self._known.get(place)
         if costs is None:
             if len(self._known) >= MAX_PLACES:
@@ -193,7 +199,9 @@ class Closer:
 
     def _forget(self) -> None:
         """Endings that requests hold stay good: they know all that they need."""
+        self._endings.clear()
         self._after.clear()
+        self._num_ways = 0
         self._texts.clear()
         self._known.clear()
         self._same.clear()
@@ -215,9 +223,13 @@ class Closer:
         return self._vocabulary.made_of(found, width)
 
     def _ending(self, threads: Threads, is_whole: bool) -> Ending:
-        costs = [cost for cost in map(self._costs.of_thread, threads) if cost < inf]
-        least = 0 if is_whole else min(costs, default=inf)
-        return Ending(threads, is_whole, least, max(costs, default=0))
+        found = self._endings.get((threads, is_whole))
+        if found is None:
+            costs = [cost for cost in map(self._costs.of_thread, threads) if cost < inf]
+            least = 0 if is_whole else min(costs, default=inf)
+            found = Ending(threads, is_whole, least, max(costs, default=0))
+            self._endings[threads, is_whole] = found
+        return found
 
 
 class Closing:
@@ -240,6 +252,13 @@ class Closing:
     def take(self, token_id: int) -> None:
         """A token that was accepted."""
         self._taken.append(token_id)
+
+    def place(self) -> Ending:
+        """The present one. Raises `TooManyThreads`."""
+        while self._taken:
+            self.ending = self.closer.after(self.ending, self._taken[0])
+            self._taken.popleft()
+        return self.ending
 
     def is_far(self, left: int) -> bool:
         """Any allowed token can be taken when `left` tokens are left, it and the stop token

@@ -9,6 +9,7 @@ from .closing import Closer, ClosingVocabulary
 from .engine import EngineGrammar
 from .guide import CompiledGrammar
 from .llguidance_engine import LlguidanceCompiler
+from .mask_cache import MaskCache
 from .structural_tags import StructuralTagText, prepared_tag
 from .vocabulary import Vocabulary
 from .wire import decode_grammar
@@ -23,6 +24,7 @@ class Engines:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
+        self._mask_cache = MaskCache()
         self.xgrammar = XgrammarCompiler(
             vocabulary.token_bytes,
             control_ids=vocabulary.control_ids,
@@ -73,6 +75,7 @@ class Engines:
             is_whole=artefact.is_whole,
             min_tokens=artefact.min_tokens,
             num_bytes=engine.num_bytes + _CLOSING_BYTES * len(closing),
+            mask_cache=self._mask_cache,
         )
 
     def _load_engine(self, artefact: Artefact) -> EngineGrammar:

@@ -38,6 +38,6 @@ def fill_masks(guides: Sequence[Guide], lefts: Sequence[int], num_words: int) ->
     if llguidance:
         LlguidanceMatcher.fill_all(llguidance, rows)
     for row, index in zip(rows, unknown, strict=True):
-        guides[index].narrow(row, lefts[index])
+        guides[index].take_mask(row, lefts[index])
         masks[index] = row
     return [mask for mask in masks if mask is not None]

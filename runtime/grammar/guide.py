@@ -6,14 +6,15 @@ Endings that fit the budget, and keys that do not repeat. Knows no requests.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from ..messages import EngineName
-from .closing import Closer, Closing
+from .closing import Closer, Closing, Ending
 from .engine import EngineGrammar, Matcher
 from .keys import Keys, KeyTokens
+from .mask_cache import MaskCache
 from .token_masks import Bitmask
 from .walk import TooManyThreads
 
@@ -25,7 +26,8 @@ class CompiledGrammar:
     """One compiled constraint, shared by all requests that use it.
 
     engine_name, notes, is_whole, min_tokens: as in `Artefact`. key_tokens: None where keys can't
-    repeat. num_bytes: what it takes of this process's memory, about.
+    repeat. num_bytes: what it takes of this process's memory, about; without its masks in
+    `mask_cache`, which is shared.
     """
 
     engine_name: EngineName
@@ -37,11 +39,12 @@ class CompiledGrammar:
     is_whole: bool = True
     min_tokens: int = 0
     num_bytes: int = 0
+    mask_cache: MaskCache = field(default_factory=MaskCache)
 
     def guide(self) -> Guide:
         """A new one, at the start."""
         matcher = self.engine.matcher()
-        return Guide(matcher, self.token_bytes, self.closer, self.key_tokens)
+        return Guide(matcher, self.token_bytes, self.closer, self.key_tokens, self.mask_cache)
 
 
 class Guide:
@@ -53,6 +56,7 @@ class Guide:
         token_bytes: Sequence[bytes],
         closer: Closer | None,
         key_tokens: KeyTokens | None,
+        mask_cache: MaskCache,
     ) -> None:
         """closer: None where the text may be cut off. key_tokens: None where keys can't repeat.
 
@@ -64,13 +68,21 @@ class Guide:
         self._key_tokens = key_tokens
         self._keys = Keys()
         self._filled: tuple[int, Bitmask] | None = None  # the last mask here, never written to
+        self._mask_cache = mask_cache
+        self._is_lost = False  # too ambiguous to say at which place it is
+        # What engines let follow this half of a character may depend on how it came.
+        self._is_mid_character = False
 
     def fork(self) -> Guide:
         """Another one at the same place; the two go on separately."""
-        other = Guide(self.matcher.fork(), self._token_bytes, None, self._key_tokens)
+        other = Guide(
+            self.matcher.fork(), self._token_bytes, None, self._key_tokens, self._mask_cache
+        )
         other._closing = None if self._closing is None else self._closing.copy()
         other._keys = self._keys.copy()
         other._filled = self._filled
+        other._is_lost = self._is_lost
+        other._is_mid_character = self._is_mid_character
         return other
 
     @property
@@ -94,6 +106,7 @@ class Guide:
             self._keys.advance(self._token_bytes[token_id])
         if self._closing is not None:
             self._closing.take(token_id)
+            self._is_mid_character = self._token_bytes[token_id].endswith(b"\xed")
         return not self._keys.has_repeated
 
     def fill(self, row: Bitmask, left: int) -> bool:
@@ -105,21 +118,45 @@ class Guide:
         known = self.known_mask(left)
         if known is None:
             self.matcher.fill(row)
-            self.narrow(row, left)
-            self._filled = left, row.copy()
-        else:
-            row[:] = known
+            known = row.copy()
+            self.take_mask(known, left)
+        row[:] = known
         return bool(row.any())
 
     def known_mask(self, left: int) -> Bitmask | None:
-        """What `fill` gives, if it has been asked for at this place. Not to be written to."""
-        if self._filled is None or self._filled[0] != left:
+        """What `fill` gives, if the engine need not be asked. Not to be written to."""
+        if self._filled is not None and self._filled[0] == left:
+            return self._filled[1]
+        place = self.place()
+        if place is None or place.mask is None:
             return None
-        return self._filled[1]
+        mask = place.mask
+        if self._key_tokens is not None or not self.fits(left):
+            mask = mask.copy()
+            self._narrow(mask, left)
+        self._filled = left, mask
+        return mask
 
-    def narrow(self, row: Bitmask, left: int) -> None:
-        """Make what `matcher` has filled what `fill` gives. `row` is kept, not copied."""
+    def take_mask(self, row: Bitmask, left: int) -> None:
+        """`matcher` has filled `row`: make it what `fill` gives. It is kept, not copied."""
+        place = self.place()
+        if place is not None and row.any():
+            self._mask_cache.put(place, row.copy())
+        self._narrow(row, left)
         self._filled = left, row
+
+    def place(self) -> Ending | None:
+        """In the grammar, if it says what the engine allows."""
+        if self._closing is None or self._is_lost or self._is_mid_character:
+            return None
+        try:
+            return self._closing.place()
+        except TooManyThreads:
+            self._is_lost = True
+            return None
+
+    def _narrow(self, row: Bitmask, left: int) -> None:
+        """Bar what repeats a key, and what leaves no room for an ending."""
         try:
             is_far = self.fits(left)
         except TooManyThreads:  # no ending is known, and none may come

@@ -59,6 +59,12 @@ Thread = tuple[bytes | Regex, Frame | None]
 
 Threads = frozenset[Thread]
 
+Move = tuple[tuple[Thread, ...], bool]
+"""The threads that one becomes, and whether the text may end with it."""
+
+
+_NOWHERE: Move = ((), False)
+
 
 class Walk:
     """The threads of one grammar, and where they go. Keeps what it has computed."""
@@ -66,7 +72,9 @@ class Walk:
     def __init__(self, grammar: Grammar) -> None:
         self._roots: dict[tuple[Node, int], Frame] = {}
         self.derivatives = Derivatives(None)
-        self._moves: dict[tuple[Thread, int], tuple[tuple[Thread, ...], bool]] = {}
+        self._moves: dict[Thread, dict[int, Move]] = {}
+        self._opened_after: dict[tuple[Regex, Frame | None], Move] = {}
+        self.num_moves = 0  # that are remembered
         self.root = nodes_of(grammar)
         self._start = self._frame(self.root, 0, None)
 
@@ -93,33 +101,44 @@ class Walk:
         self.derivatives = Derivatives(None)
         self._roots.clear()
         self._moves.clear()
+        self._opened_after.clear()
+        self.num_moves = 0
         self._start = self._frame(self.root, 0, None)
 
-    def _moved(self, thread: Thread, byte: int) -> tuple[tuple[Thread, ...], bool]:
-        key = (thread, byte)
-        move = self._moves.get(key)
+    def _moved(self, thread: Thread, byte: int) -> Move:
+        moves = self._moves.get(thread)
+        if moves is None:
+            moves = self._moves[thread] = {}
+        move = moves.get(byte)
         if move is None:
-            move = self._moves[key] = self._move(thread, byte)
+            self.num_moves += 1
+            move = moves[byte] = self._move(thread, byte)
         return move
 
-    def _move(self, thread: Thread, byte: int) -> tuple[tuple[Thread, ...], bool]:
+    def _move(self, thread: Thread, byte: int) -> Move:
         terminal, after = thread
         if isinstance(terminal, bytes):
             if terminal[0] != byte:
-                return (), False
+                return _NOWHERE
             if len(terminal) > 1:
                 return ((terminal[1:], after),), False
             return self.opened(after)
         rest = self.derivatives.of(terminal, byte)
         if rest is NOTHING:
-            return (), False
+            return _NOWHERE
+        found = self._opened_after.get((rest, after))  # one for all bytes that lead there
+        if found is None:
+            found = self._opened_after[rest, after] = self._left(rest, after)
+        return found
+
+    def _left(self, rest: Regex, after: Frame | None) -> Move:
         if not rest.nullable:
             return ((rest, after),), False
         starts, can_end = self.opened(after)
         kept = () if rest is EPSILON else ((rest, after),)
         return (*kept, *starts), can_end
 
-    def opened(self, frame: Frame | None) -> tuple[tuple[Thread, ...], bool]:
+    def opened(self, frame: Frame | None) -> Move:
         """The terminals that can come next, and whether none has to."""
         if frame is None:
             return (), True
