@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
 from types import TracebackType
@@ -43,8 +44,11 @@ class Connection:
     ) -> None:
         self._writer.close()
 
-    async def stream(self, path: str, body: dict[str, object]) -> Served:
-        """POST `body` and read events to the end. Raises if the server refuses."""
+    async def stream(
+        self, path: str, body: dict[str, object], keep: Callable[[bytes], None] | None = None
+    ) -> Served:
+        """POST `body` and read events to the end; `keep` gets each. Raises if the server
+        refuses."""
         payload = orjson.dumps(body)
         head = (
             f"POST {path} HTTP/1.1\r\nHost: {self._netloc}\r\n"
@@ -63,6 +67,8 @@ class Connection:
                 end_s = perf_counter() - start
                 ttft_s = ttft_s or end_s
                 last = line
+                if keep is not None:
+                    keep(line)
         await self._reader.readline()
         event = orjson.loads(last.removeprefix(_EVENT))
         if "error" in event:

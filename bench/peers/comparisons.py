@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from bench.peers.works import BATCH, COLD, DECODE, PREFILL, WARM, Better
+from bench.peers.works import BATCH, COLD, DECODE, JSON_1, JSON_8, PREFILL, WARM, Better
 from bench.report import Row, spread
 
 Samples = Mapping[str, Sequence[float]]
@@ -40,6 +40,8 @@ COMPARISONS = (
     Comparison("f32", BATCH, ("espalier f32",), _F32_PEERS, 1.1),
     Comparison("any", COLD, _OURS, _PEERS, 2.0),
     Comparison("any", WARM, _OURS, _PEERS, 1.5),
+    Comparison("any", JSON_1, _OURS, _PEERS, 2.0),
+    Comparison("any", JSON_8, _OURS, _PEERS, 2.0),
 )
 
 

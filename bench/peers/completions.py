@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import cast
@@ -18,12 +18,28 @@ class WrongAnswer(RuntimeError):
     """A contender computed something other than it was asked for."""
 
 
+Fields = Mapping[str, object]
+
+
+def json_schema(schema: Fields) -> Fields:
+    """What asks for JSON of this schema."""
+    return {"json_schema": schema}
+
+
+def response_format(schema: Fields) -> Fields:
+    """The same in OpenAI's words."""
+    named = {"name": "record", "schema": schema, "strict": True}
+    return {"response_format": {"type": "json_schema", "json_schema": named}}
+
+
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where completions are asked for; `fields` are those that only this server needs."""
+    """Where completions are asked for; `fields` are those that only this server needs, and
+    `schema_fields` those by which it takes a schema."""
 
     url: str
-    fields: Mapping[str, object]
+    fields: Fields
+    schema_fields: Callable[[Fields], Fields] = json_schema
 
 
 def completion_body(endpoint: Endpoint, prompt: Sequence[int], new: int) -> dict[str, object]:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from bench.peers.completions import Fields, json_schema
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contender:
@@ -14,7 +16,8 @@ class Contender:
     command: what starts it on a port of the loopback interface.
     needs: files or directories that its setup leaves.
     ready_path: answers 200 once completions are served.
-    fields: of a request body, beside those that all contenders get.
+    fields: of a request body, beside those that all contenders get; schema_fields: those that
+    ask for JSON of a schema.
     works: names of the works it can do at all (None: every one).
     """
 
@@ -23,7 +26,8 @@ class Contender:
     command: Callable[[int], list[str]]
     needs: tuple[Path, ...] = ()
     ready_path: str = "/health"
-    fields: Mapping[str, object] = field(default_factory=dict[str, object])
+    fields: Fields = field(default_factory=dict[str, object])
+    schema_fields: Callable[[Fields], Fields] = json_schema
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
     works: frozenset[str] | None = None
 

@@ -40,6 +40,6 @@ def contenders(directory: PeersDirectory, threads: int) -> list[Contender]:
             command=command,
             needs=(python, model),
             environment=OFFLINE,
-            works=frozenset({"decode", "prefill", "batch"}),
+            works=frozenset({"decode", "prefill", "batch", "json"}),
         )
     ]

@@ -25,10 +25,12 @@ class _Waiting:
     key: int
     prompt: list[int]
     new: int
+    schema: str | None
 
     @property
-    def shape(self) -> tuple[int, int]:
-        return len(self.prompt), self.new
+    def shape(self) -> tuple[int, int, int | None]:
+        """Requests of one shape are one batch; under a schema each is alone, as batches fail."""
+        return len(self.prompt), self.new, None if self.schema is None else self.key
 
 
 class OnnxRuntime:
@@ -47,10 +49,10 @@ class OnnxRuntime:
         self._generator: Any = None
         self._missing = 0  # tokens that each of the batch still has to get
 
-    def add(self, key: int, prompt: list[int], new: int) -> None:
-        self._waiting.append(_Waiting(key, prompt, new))
+    def add(self, key: int, prompt: list[int], new: int, schema: str | None) -> None:
+        self._waiting.append(_Waiting(key, prompt, new, schema))
 
-    def step(self) -> Iterator[tuple[int, list[int]]]:
+    def step(self) -> Iterator[tuple[int, list[int] | None]]:
         if not self._missing:
             self._begin_batch()
         self._generator.generate_next_token()
@@ -58,17 +60,26 @@ class OnnxRuntime:
         tokens = self._generator.get_next_tokens().tolist()
         for request, token in zip(self._batch, tokens, strict=True):
             yield request.key, [token]
+        if self._missing and self._generator.is_done():
+            self._missing = 0
+            yield from ((request.key, None) for request in self._batch)
 
     def _begin_batch(self) -> None:
         shape = self._waiting[0].shape
         self._batch = [request for request in self._waiting if request.shape == shape]
         self._waiting = deque(request for request in self._waiting if request.shape != shape)
-        prompt_len, new = shape
+        prompt_len, new, _ = shape
         parameters = self._genai.GeneratorParams(self._model)
         length = prompt_len + new
+        schema = self._batch[0].schema
         parameters.set_search_options(
-            batch_size=len(self._batch), max_length=length, min_length=length, do_sample=False
+            batch_size=len(self._batch),
+            max_length=length,
+            min_length=length if schema is None else 0,
+            do_sample=False,
         )
+        if schema is not None:
+            parameters.set_guidance("json_schema", schema)
         self._generator = self._genai.Generator(self._model, parameters)
         prompts = [request.prompt for request in self._batch]
         self._generator.append_tokens(self._numpy.array(prompts, dtype=self._numpy.int32))

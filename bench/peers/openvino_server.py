@@ -23,6 +23,7 @@ class OpenVino:
         self._openvino: Any = import_module("openvino")
         self._numpy: Any = import_module("numpy")
         self._generation_config = genai.GenerationConfig
+        self._structure = genai.StructuredOutputConfig
         scheduler = genai.SchedulerConfig()
         scheduler.cache_size = _CACHE_GB
         scheduler.enable_prefix_caching = True
@@ -30,15 +31,19 @@ class OpenVino:
         self._pipeline = genai.ContinuousBatchingPipeline(model, scheduler, "CPU", properties)
         self._handles: dict[int, Any] = {}
 
-    def add(self, key: int, prompt: list[int], new: int) -> None:
+    def add(self, key: int, prompt: list[int], new: int, schema: str | None) -> None:
         config = self._generation_config()
         config.max_new_tokens = new
-        config.ignore_eos = True
+        if schema is None:
+            config.ignore_eos = True
+        else:
+            config.structured_output_config = self._structure(json_schema=schema)
+            config.eos_token_id = self._pipeline.get_tokenizer().get_eos_token_id()
         config.do_sample = False
         ids = self._openvino.Tensor(self._numpy.array([prompt], dtype=self._numpy.int64))
         self._handles[key] = self._pipeline.add_request(key, ids, config)
 
-    def step(self) -> Iterator[tuple[int, list[int]]]:
+    def step(self) -> Iterator[tuple[int, list[int] | None]]:
         self._pipeline.step()
         for key, handle in list(self._handles.items()):
             if handle.can_read():
@@ -46,6 +51,7 @@ class OpenVino:
                 yield key, list(output.generated_ids)
             if handle.get_status().name != "RUNNING" and not handle.can_read():
                 del self._handles[key]
+                yield key, None
 
 
 if __name__ == "__main__":

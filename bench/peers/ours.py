@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from bench.peers.completions import response_format
 from bench.peers.contender import Contender
 
 _POOL_TOKENS = 32_768  # as the peers have
@@ -34,4 +35,5 @@ def _contender(name: str, threads: int, flags: list[str]) -> Contender:
         command=command,
         ready_path="/ready",
         fields={"model": "default"},
+        schema_fields=response_format,
     )

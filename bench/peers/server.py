@@ -49,7 +49,9 @@ class Server:
         if missing:
             raise DidNotStart(f"no {missing[0]}: run `make peers`")
         port = _free_port()
-        self.endpoint = Endpoint(f"http://127.0.0.1:{port}", self.contender.fields)
+        self.endpoint = Endpoint(
+            f"http://127.0.0.1:{port}", self.contender.fields, self.contender.schema_fields
+        )
         self._log.parent.mkdir(parents=True, exist_ok=True)
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(

@@ -20,12 +20,14 @@ _HOST = "127.0.0.1"
 class Library(Protocol):
     """What generates tokens. Called by one thread only."""
 
-    def add(self, key: int, prompt: list[int], new: int) -> None:
-        """Begin a request of exactly `new` tokens, greedily."""
+    def add(self, key: int, prompt: list[int], new: int, schema: str | None) -> None:
+        """Begin a request of exactly `new` tokens, greedily; or of JSON of a schema, which may
+        end before."""
         ...
 
-    def step(self) -> Iterable[tuple[int, list[int]]]:
-        """Compute one step of all requests begun: their keys, with the tokens they got."""
+    def step(self) -> Iterable[tuple[int, list[int] | None]]:
+        """Compute one step of all requests begun: their keys, with the tokens they got; None of
+        one that has ended, if it had fewer than asked for."""
         ...
 
 
@@ -33,6 +35,7 @@ class Library(Protocol):
 class _Request:
     prompt: list[int]
     new: int
+    schema: str | None
     tokens: asyncio.Queue[list[int]]  # belongs to the event loop
 
 
@@ -58,15 +61,17 @@ def _step_for_ever(
     next_key = 0
     while True:
         for request in _arrived(inbox, idle=not open_requests, gather_s=gather_s):
-            library.add(next_key, request.prompt, request.new)
+            library.add(next_key, request.prompt, request.new, request.schema)
             open_requests[next_key] = (request, request.new)
             next_key += 1
         outputs: list[tuple[asyncio.Queue[list[int]], list[int]]] = []
         for key, tokens in library.step():
+            if key not in open_requests:  # it has all its tokens already
+                continue
             request, missing = open_requests.pop(key)
-            if missing > len(tokens):
+            if tokens is not None and missing > len(tokens):
                 open_requests[key] = (request, missing - len(tokens))
-            outputs.append((request.tokens, tokens))
+            outputs.append((request.tokens, tokens or []))
         loop.call_soon_threadsafe(_deliver, outputs)
 
 
@@ -121,14 +126,14 @@ async def _stream(
     writer: asyncio.StreamWriter, body: dict[str, object], submit: Callable[[_Request], None]
 ) -> None:
     prompt, new = cast("list[int]", body["prompt"]), cast("int", body["max_tokens"])
-    request = _Request(prompt, new, asyncio.Queue())
+    schema = json.dumps(body["json_schema"]) if "json_schema" in body else None
+    request = _Request(prompt, new, schema, asyncio.Queue())
     submit(request)
     writer.write(
         b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
     )
     got = 0
-    while got < new:
-        tokens = await request.tokens.get()
+    while got < new and (tokens := await request.tokens.get()):
         got += len(tokens)
         choice = {"index": 0, "text": "", "token_ids": tokens, "finish_reason": None}
         _send_event(writer, json.dumps({"choices": [choice]}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bench.peers.completions import response_format
 from bench.peers.contender import OFFLINE, Contender
 from bench.peers.directory import PeersDirectory
 
@@ -43,5 +44,6 @@ def contenders(directory: PeersDirectory, threads: int) -> list[Contender]:
             needs=(python, directory.model),
             environment=environment,
             fields={"model": _NAME},
+            schema_fields=response_format,
         )
     ]

@@ -9,6 +9,7 @@ from random import Random
 from typing import Literal
 
 from bench.peers.completions import Endpoint, complete_all
+from bench.peers.documents import write_documents
 
 _STREAMS = 16
 _IDS = range(1_000, 40_000)  # none is a control token
@@ -21,6 +22,8 @@ PREFILL = "prefill, 1,024 tokens"
 BATCH = "batch 16, 134 in, 64 out"
 COLD = "16 x (1,024 shared + 38), 16 out: cold"
 WARM = "16 x (1,024 shared + 38), 16 out: warm"
+JSON_1 = "JSON of a schema, 1 stream: valid documents"
+JSON_8 = "JSON of a schema, 8 streams: valid documents"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,13 @@ def _shared(endpoint: Endpoint, random: Random) -> Figures:
     return seconds
 
 
+def _json(endpoint: Endpoint, random: Random) -> Figures:
+    """A second. One stream: four documents, one after the other."""
+    alone = [write_documents(endpoint, random, 1) for _ in range(4)]
+    valid, seconds = write_documents(endpoint, random, 8)
+    return {JSON_1: sum(v for v, _ in alone) / sum(s for _, s in alone), JSON_8: valid / seconds}
+
+
 def _seconds(endpoint: Endpoint, prompts: list[list[int]], new: int) -> float:
     """Until the last of them, which all start together, has its last token."""
     return max(served.end_s for served in asyncio.run(complete_all(endpoint, prompts, new)))
@@ -83,4 +93,5 @@ WORKS = {
     "prefill": Work((PREFILL,), "tok/s", "higher", _prefill, 1),
     "batch": Work((BATCH,), "tok/s", "higher", _batch, 1),
     "shared": Work((COLD, WARM), "s", "lower", _shared, 0),  # its steps are those of the others
+    "json": Work((JSON_1, JSON_8), "1/s", "higher", _json, 1),
 }

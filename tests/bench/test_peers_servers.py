@@ -14,7 +14,14 @@ import orjson
 import pytest
 
 from bench.peers.check import events_of, tokens_of
-from bench.peers.completions import PATH, WrongAnswer, check_usage, complete_all, completion_body
+from bench.peers.completions import (
+    PATH,
+    WrongAnswer,
+    check_usage,
+    complete_all,
+    completion_body,
+    json_schema,
+)
 from bench.peers.contender import Contender
 from bench.peers.rounds import figure_rows, run_work
 from bench.peers.server import DidNotStart, Server, idle_share
@@ -56,6 +63,16 @@ def test_a_stream_has_the_tokens_of_its_own_request(server: Server) -> None:
     request = Request(server.endpoint.url + PATH, orjson.dumps(body))
     with urlopen(request, timeout=LIMIT_S) as answer:
         assert tokens_of(events_of(answer)) == [8, 9, 10, 11]
+
+
+def test_a_stream_under_a_schema_may_end_early(server: Server) -> None:
+    body = {**completion_body(server.endpoint, [5, 6, 7], 8), **json_schema({"type": "object"})}
+    for _ in range(2):  # the connection is good for another one
+        request = Request(server.endpoint.url + PATH, orjson.dumps(body))
+        with urlopen(request, timeout=LIMIT_S) as answer:
+            events = events_of(answer)
+        assert tokens_of(events) == [8, 9, 10, 11]
+        assert events[-1]["usage"] == {"prompt_tokens": 3, "completion_tokens": 4}
 
 
 def test_many_streams_at_once_are_all_served_in_full(server: Server) -> None:
