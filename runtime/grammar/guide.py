@@ -168,6 +168,17 @@ class Guide:
             keys = None if self._key_tokens is None else self._keys
             self._closing.closer.restrict(self._closing.ending, row, left, keys)
 
+    def has_room(self, left: int) -> bool:
+        """An ending is known that fits into `left` tokens, the stop token included. Raises
+        `TooManyThreads`."""
+        if self._closing is None or self.fits(left):
+            return True
+        closer, ending = self._closing.closer, self._closing.ending
+        if self._key_tokens is None:
+            return ending.cost + 1 <= left
+        tokens = closer.tokens_without_repeats(ending, self._keys)
+        return tokens is not None and len(tokens) + 1 <= left
+
     def forced(self) -> bytes:
         """What the text goes on with, whatever the model says; see `Matcher.forced`."""
         return self.matcher.forced()

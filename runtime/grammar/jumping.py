@@ -108,8 +108,8 @@ class Jumper:
         ahead = guide.fork() if found.ids else guide
         left -= len(found.ids) - found.respells
         try:
-            # Near the limit each token is chosen, so that an ending fits behind it.
-            if all(map(ahead.accept, found.accepted)) and ahead.fits(left):
+            # Near the limit the ending may be spelled in fewer tokens than the text is read as.
+            if all(map(ahead.accept, found.accepted)) and ahead.has_room(left):
                 return self._ended(found, ahead, left)
         except TooManyThreads:
             pass

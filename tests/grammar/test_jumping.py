@@ -24,6 +24,7 @@ from espalier.runtime.grammar.guide import CompiledGrammar, Guide
 from espalier.runtime.grammar.jumping import NO_JUMP, Jumper
 from espalier.runtime.grammar.routing import notations
 from espalier.runtime.grammar.schema.grammar import schema_grammar
+from espalier.runtime.grammar.validation import validate_json
 from espalier.runtime.grammar.vocabulary import Vocabulary
 from espalier.runtime.hub.source import resolve_model
 from espalier.runtime.messages import Choice as OneOf
@@ -102,6 +103,14 @@ def order(rng: random.Random) -> Any:
         "note": rng.choice((None, words(rng))),
     }
 
+
+_FREE_KEYS = {
+    "type": "object",
+    "properties": {"population": a_string(), "addresses": {"type": "object", "minProperties": 2}},
+    "required": ["population", "addresses"],
+    "additionalProperties": {"enum": ["get_weather", "get_time"]},
+    "minProperties": 4,
+}
 
 MAKERS: list[tuple[Any, Callable[[random.Random], Any]]] = [
     (_CITY, city),
@@ -378,8 +387,34 @@ def test_near_the_limit_nothing_is_forced_that_might_not_fit() -> None:
     using = reader_of("words")
     grammar = compiled(using, JsonSchema(json.dumps(_CITY)))
     found = [len(using.jumper.run(grammar.guide(), [], left).ids) for left in range(80)]
-    assert found[0] == found[grammar.min_tokens - 1] == 0 and found[-1] > 0
-    assert found == sorted(found)
+    assert found[0] == 0 and found[-1] > 0
+    shortest = using.encode('{"name":"","population":0,"country":""}')
+    assert not any(found[: len(shortest) // 2])  # nothing that short fits, however it is spelled
+
+
+@pytest.mark.parametrize("schema", [_CITY, _TREE, _ORDER, _FREE_KEYS])
+def test_with_jumps_every_budget_that_is_enough_ends_whole(schema: Any) -> None:
+    using = reader_of("words")
+    grammar = compiled(using, JsonSchema(json.dumps(schema)))
+    row = np.zeros(-(-len(using.token_bytes) // 32), np.int32)
+    rng = random.Random(11)
+    num_forced = 0
+    for budget in range(grammar.min_tokens, grammar.min_tokens + 40):
+        guide, ids = grammar.guide(), list[int]()
+        while not guide.is_terminated and len(ids) < budget:
+            jump = using.jumper.run(guide, ids, budget - len(ids), may_respell=bool(ids))
+            assert all(map(guide.accept, jump.accepted))
+            num_forced += len(jump.ids) - jump.respells
+            ids = ids[: len(ids) - jump.respells] + list(jump.ids)
+            if not guide.is_terminated and len(ids) < budget:
+                assert guide.fill(row, budget - len(ids)), "a dead end"
+                allowed = np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little"))
+                ids.append(int(rng.choice(allowed.tolist())))
+                assert guide.accept(ids[-1])
+        assert len(ids) <= budget and guide.is_completed
+        text = b"".join(using.token_bytes[i] for i in ids if i != using.stop_id).decode()
+        assert validate_json(json.dumps(schema), text).valid is True, text
+    assert num_forced > 100
 
 
 def test_a_caller_s_own_grammar_is_forced_up_to_the_limit() -> None:
