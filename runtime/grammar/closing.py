@@ -29,6 +29,9 @@ from .walk import Threads, TooManyThreads, Walk
 MAX_REMEMBERED = 20_000
 """Ways from one place in a grammar to another, by a token; and as many by a byte."""
 
+MAX_THREADS_REMEMBERED = 200_000
+"""Of all places in one grammar together: an ambiguous one has up to 2,000 a place."""
+
 MAX_PLACES = 200
 """Places of which it is remembered what each token that was tried there costs."""
 
@@ -73,6 +76,7 @@ class Closer:
         self._endings: dict[tuple[Threads, bool], Ending] = {}
         self._after: dict[Ending, dict[int, Ending]] = {}
         self._num_ways = 0
+        self._num_threads = 0
         self._texts: dict[Ending, bytes] = {}
         self._known: dict[tuple[Ending, KeyPlace | None], dict[int, float]] = {}
         self._same: dict[Regex, frozenset[int]] = {}
@@ -90,7 +94,10 @@ class Closer:
             ways = self._after[ending] = {}
         found = ways.get(token_id)
         if found is None:
-            if max(self._num_ways, self._walk.num_moves) >= MAX_REMEMBERED:
+            if (
+                max(self._num_ways, self._walk.num_moves) >= MAX_REMEMBERED
+                or self._num_threads >= MAX_THREADS_REMEMBERED
+            ):
                 self._forget()
             threads, is_whole = ending.threads, ending.is_whole
             for byte in self._vocabulary.token_bytes[token_id]:
@@ -202,6 +209,7 @@ class Closer:
         self._endings.clear()
         self._after.clear()
         self._num_ways = 0
+        self._num_threads = 0
         self._texts.clear()
         self._known.clear()
         self._same.clear()
@@ -229,6 +237,7 @@ class Closer:
             least = 0 if is_whole else min(costs, default=inf)
             found = Ending(threads, is_whole, least, max(costs, default=0))
             self._endings[threads, is_whole] = found
+            self._num_threads += len(threads)
         return found
 
 

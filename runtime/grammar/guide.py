@@ -19,6 +19,8 @@ from .token_masks import Bitmask
 from .walk import TooManyThreads
 
 _KEYS_OF_A_TOKEN = 2
+_MAX_FOLLOWED = 64
+"""Threads of a place; to follow more at each token takes longer than to ask an engine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,10 +152,11 @@ class Guide:
         if self._closing is None or self._is_lost or self._is_mid_character:
             return None
         try:
-            return self._closing.place()
+            place = self._closing.place()
+            self._is_lost = len(place.threads) > _MAX_FOLLOWED
         except TooManyThreads:
             self._is_lost = True
-            return None
+        return None if self._is_lost else self._closing.ending
 
     def _narrow(self, row: Bitmask, left: int) -> None:
         """Bar what repeats a key, and what leaves no room for an ending."""
