@@ -1,7 +1,7 @@
 """What engines allow at places in grammars that requests have been at before; knows no engine.
 
 Requests of one schema are at the same places again and again: all but the first are spared the
-engine's way to the mask, which takes up to 0.2 ms once a forward has emptied the caches.
+engine's way to the mask, which is long where a forward has just emptied the caches.
 """
 
 from __future__ import annotations

@@ -388,32 +388,42 @@ def test_near_the_limit_nothing_is_forced_that_might_not_fit() -> None:
     grammar = compiled(using, JsonSchema(json.dumps(_CITY)))
     found = [len(using.jumper.run(grammar.guide(), [], left).ids) for left in range(80)]
     assert found[0] == 0 and found[-1] > 0
-    shortest = using.encode('{"name":"","population":0,"country":""}')
-    assert not any(found[: len(shortest) // 2])  # nothing that short fits, however it is spelled
+    rng = random.Random(2)
+    for left in range(80):
+        if found[left]:
+            end_whole(using, grammar, json.dumps(_CITY), left, rng)
+
+
+def end_whole(
+    using: Reader, grammar: CompiledGrammar, schema: str, budget: int, rng: random.Random
+) -> int:
+    """Take jumps wherever there are any, and any allowed tokens between: within the budget the
+    text is whole and valid. How many tokens were forced."""
+    row = np.zeros(-(-len(using.token_bytes) // 32), np.int32)
+    guide, ids, num_forced = grammar.guide(), list[int](), 0
+    while not guide.is_terminated and len(ids) < budget:
+        jump = using.jumper.run(guide, ids, budget - len(ids), may_respell=bool(ids))
+        assert all(map(guide.accept, jump.accepted))
+        num_forced += len(jump.ids) - jump.respells
+        ids = ids[: len(ids) - jump.respells] + list(jump.ids)
+        if not guide.is_terminated and len(ids) < budget:
+            assert guide.fill(row, budget - len(ids)), "a dead end"
+            allowed = np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little"))
+            ids.append(int(rng.choice(allowed.tolist())))
+            assert guide.accept(ids[-1])
+    assert len(ids) <= budget and guide.is_completed
+    text = b"".join(using.token_bytes[i] for i in ids if i != using.stop_id).decode()
+    assert validate_json(schema, text).valid is True, text
+    return num_forced
 
 
 @pytest.mark.parametrize("schema", [_CITY, _TREE, _ORDER, _FREE_KEYS])
 def test_with_jumps_every_budget_that_is_enough_ends_whole(schema: Any) -> None:
     using = reader_of("words")
     grammar = compiled(using, JsonSchema(json.dumps(schema)))
-    row = np.zeros(-(-len(using.token_bytes) // 32), np.int32)
     rng = random.Random(11)
-    num_forced = 0
-    for budget in range(grammar.min_tokens, grammar.min_tokens + 40):
-        guide, ids = grammar.guide(), list[int]()
-        while not guide.is_terminated and len(ids) < budget:
-            jump = using.jumper.run(guide, ids, budget - len(ids), may_respell=bool(ids))
-            assert all(map(guide.accept, jump.accepted))
-            num_forced += len(jump.ids) - jump.respells
-            ids = ids[: len(ids) - jump.respells] + list(jump.ids)
-            if not guide.is_terminated and len(ids) < budget:
-                assert guide.fill(row, budget - len(ids)), "a dead end"
-                allowed = np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little"))
-                ids.append(int(rng.choice(allowed.tolist())))
-                assert guide.accept(ids[-1])
-        assert len(ids) <= budget and guide.is_completed
-        text = b"".join(using.token_bytes[i] for i in ids if i != using.stop_id).decode()
-        assert validate_json(json.dumps(schema), text).valid is True, text
+    budgets = range(grammar.min_tokens, grammar.min_tokens + 40)
+    num_forced = sum(end_whole(using, grammar, json.dumps(schema), b, rng) for b in budgets)
     assert num_forced > 100
 
 
