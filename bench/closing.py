@@ -21,12 +21,11 @@ import numpy as np
 import numpy.typing as npt
 
 from bench.schemas.data import Group, read_groups
+from espalier.runtime.assembly import grammar_engines
 from espalier.runtime.errors import InvalidRequest
 from espalier.runtime.grammar.compile_job import compile_constraint
-from espalier.runtime.grammar.engines import Engines
 from espalier.runtime.grammar.guide import CompiledGrammar, Guide
 from espalier.runtime.grammar.validation import validate_json
-from espalier.runtime.grammar.vocabulary import Vocabulary
 from espalier.runtime.hub.source import resolve_model
 from espalier.runtime.messages import JsonSchema
 from espalier.runtime.tokenizer.tokenizer import load_tokenizer
@@ -173,13 +172,8 @@ class Contest:
 
     def __init__(self) -> None:
         tokenizer = load_tokenizer(resolve_model("smollm2").path)
-        vocabulary = Vocabulary(
-            tuple(tokenizer.token_bytes),
-            tuple(tokenizer.control_ids),
-            tuple(tokenizer.eos_ids),
-            tokenizer.vocab_size,
-        )
-        self._engines = Engines(vocabulary)
+        self._engines = grammar_engines(tokenizer, tokenizer.vocab_size)
+        vocabulary = self._engines.vocabulary
         self._tokens = vocabulary.token_bytes
         self._samplers = {
             name: Sampler(self._tokens, vocabulary.stop_ids, vocabulary.width, name)

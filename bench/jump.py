@@ -27,12 +27,11 @@ import numpy as np
 from bench.report import Row, publish, spread
 from bench.schemas.data import read_groups
 from bench.works import SCHEMA
+from espalier.runtime.assembly import grammar_engines
 from espalier.runtime.engine import Engine
 from espalier.runtime.errors import InvalidRequest
 from espalier.runtime.grammar.compile_job import compile_constraint
-from espalier.runtime.grammar.engines import Engines
 from espalier.runtime.grammar.guide import Guide
-from espalier.runtime.grammar.vocabulary import Vocabulary
 from espalier.runtime.messages import JsonSchema
 from espalier.runtime.programs.backend import GenerateCall
 from espalier.runtime.sampling.params import SamplingParams
@@ -148,14 +147,7 @@ class Ideal:
         self._sorted = sorted(texts)
         self._bytes = {text[0]: token_id for text, token_id in texts if len(text) == 1}
         self._row = np.zeros(-(-codec.vocab_size // 32), np.int32)
-        self._engines = Engines(
-            Vocabulary(
-                tuple(codec.token_bytes),
-                tuple(controls),
-                tuple(codec.eos_ids),
-                codec.vocab_size,
-            )
-        )
+        self._engines = grammar_engines(codec, codec.vocab_size)
 
     def num_forced(self, document: Document) -> int:
         artefact = compile_constraint(JsonSchema(document.schema), self._engines)

@@ -29,6 +29,7 @@ from bench.timeline import (
     WatchedScheduler,
 )
 from espalier.radix.cache import RadixCache
+from espalier.runtime.assembly import grammar_engines
 from espalier.runtime.config import EngineConfig, SchedulerConfig
 from espalier.runtime.grammar.service import GrammarService
 from espalier.runtime.loading import Model, load_model
@@ -69,12 +70,7 @@ class Bench:
         )
         self._runner = DeviceRunner(WatchedBackend(backend, self.timeline))
         tokenizer = model.tokenizer
-        self._grammars = GrammarService(
-            tokenizer.token_bytes,
-            control_ids=tokenizer.control_ids,
-            stop_ids=tokenizer.eos_ids,
-            vocab_width=model.config.vocab_size,
-        )
+        self._grammars = GrammarService(grammar_engines(tokenizer, model.config.vocab_size))
         vocabulary = Vocabulary(
             width=model.config.vocab_size,
             size=tokenizer.vocab_size,

@@ -15,7 +15,9 @@ from bench.step_time import StepCost
 from bench.trace import TracedRequest, index_of
 from espalier.radix.cache import RadixCache
 from espalier.runtime.config import SchedulerConfig
+from espalier.runtime.grammar.engines import Engines
 from espalier.runtime.grammar.service import GrammarService
+from espalier.runtime.grammar.vocabulary import Vocabulary as GrammarVocabulary
 from espalier.runtime.messages import (
     SchedulingHints,
     SubmitRequests,
@@ -139,7 +141,7 @@ class Simulation:
         config.validate()
         self.clock = VirtualClock()
         self.runner = SimulatedRunner(self.clock, cost)
-        self._grammars = GrammarService([b"x"], control_ids=(), stop_ids=(), vocab_width=32)
+        self._grammars = GrammarService(Engines(GrammarVocabulary((b"x",), (), (), 32)))
         self.scheduler = Scheduler(
             config,
             RadixCache(pool_tokens),

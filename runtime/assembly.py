@@ -10,8 +10,10 @@ from espalier.radix.eviction import strategy_of
 
 from .config import EngineConfig
 from .errors import ModelError
+from .grammar.engines import Engines
 from .grammar.jumping import Jumper
 from .grammar.service import CompileLimits, GrammarService
+from .grammar.vocabulary import Vocabulary as GrammarVocabulary
 from .loading import Model
 from .models.config import ModelConfig
 from .runner.build import build_backend
@@ -22,6 +24,7 @@ from .scheduler.limits import RequestLimits
 from .scheduler.sampling_rows import Vocabulary
 from .scheduler.scheduler import Channel, Scheduler
 from .scheduler.tree_journal import TreeJournal
+from .tokenizer.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -42,12 +45,34 @@ class Assembly:
         self.grammars.close()
 
 
+def grammar_engines(tokenizer: Tokenizer, vocab_width: int) -> Engines:
+    """Both grammar engines over a vocabulary; `vocab_width` is that of the model's logits."""
+    return Engines(
+        GrammarVocabulary(
+            tuple(tokenizer.token_bytes),
+            tuple(tokenizer.control_ids),
+            tuple(tokenizer.eos_ids),
+            vocab_width,
+        )
+    )
+
+
+def compile_limits(config: EngineConfig) -> CompileLimits:
+    """What a grammar may cost."""
+    return CompileLimits(deadline_s=config.compile_deadline_s)
+
+
 def assemble(
-    config: EngineConfig, model: Model, channel: Channel, journal: TreeJournal | None = None
+    config: EngineConfig,
+    model: Model,
+    channel: Channel,
+    journal: TreeJournal | None = None,
+    grammars: GrammarService | None = None,
 ) -> Assembly:
     """Build a scheduler over a loaded model; several may share one model's weights.
 
-    A `journal` is told of all changes of its cache, from the beginning on.
+    A `journal` is told of all changes of its cache, from the beginning on. `grammars` is the
+    assembly's from now on; by default one whose compilers start with the first constraint.
     """
     context_len = _context_len(config, model.config)
     num_slots = _num_slots(config, model.config, context_len)
@@ -69,14 +94,10 @@ def assemble(
         eos_ids=model.tokenizer.eos_ids,
         visible_bytes=model.tokenizer.visible_bytes,
     )
-    grammars = GrammarService(
-        model.tokenizer.token_bytes,
-        control_ids=model.tokenizer.control_ids,
-        stop_ids=model.tokenizer.eos_ids,
-        vocab_width=model.config.vocab_size,
-        limits=CompileLimits(deadline_s=config.compile_deadline_s),
-    )
-    grammars.start()
+    if grammars is None:
+        grammars = GrammarService(
+            grammar_engines(model.tokenizer, model.config.vocab_size), compile_limits(config)
+        )
     runner = DeviceRunner(backend)
     jumper = None
     if config.scheduler.jump_forward:

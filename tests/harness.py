@@ -16,8 +16,10 @@ from espalier.radix.cache import RadixCache
 from espalier.radix.check import check
 from espalier.radix.eviction import strategy_of
 from espalier.runtime.config import KVStorage, SchedulerConfig
+from espalier.runtime.grammar.engines import Engines
 from espalier.runtime.grammar.jumping import Jumper
 from espalier.runtime.grammar.service import GrammarService
+from espalier.runtime.grammar.vocabulary import Vocabulary as GrammarVocabulary
 from espalier.runtime.messages import (
     AbortRequest,
     Constraint,
@@ -128,9 +130,8 @@ class Harness:
     def _scheduler(self) -> Scheduler:
         grammars = self._grammars
         if grammars is None:
-            grammars = LocalGrammars(
-                [b"x"], control_ids=(), stop_ids=(), vocab_width=self._vocabulary.width
-            )
+            one_token = GrammarVocabulary((b"x",), (), (), self._vocabulary.width)
+            grammars = LocalGrammars(Engines(one_token))
             self._grammars = grammars
         return Scheduler(
             self._config,

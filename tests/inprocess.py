@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from functools import cache
 
 from espalier.radix.cache import RadixCache
+from espalier.runtime.assembly import grammar_engines
 from espalier.runtime.client import RuntimeClient
 from espalier.runtime.config import SchedulerConfig
 from espalier.runtime.detokenizer.batches import BatchDetokenizer
@@ -78,12 +79,7 @@ class InProcessRuntime:
                 num_threads=None,
             )
         )
-        self._grammars = LocalGrammars(
-            tokenizer.token_bytes,
-            control_ids=tokenizer.control_ids,
-            stop_ids=tokenizer.eos_ids,
-            vocab_width=tokenizer.vocab_size,
-        )
+        self._grammars = LocalGrammars(grammar_engines(tokenizer, tokenizer.vocab_size))
         vocabulary = Vocabulary(
             width=tokenizer.vocab_size,
             size=tokenizer.vocab_size,

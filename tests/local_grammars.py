@@ -6,10 +6,12 @@ from concurrent.futures import Future
 
 from espalier.runtime.errors import InvalidRequest
 from espalier.runtime.grammar.compile_job import compile_constraint
+from espalier.runtime.grammar.engines import Engines
 from espalier.runtime.grammar.guide import CompiledGrammar
 from espalier.runtime.grammar.jumping import Jumper
 from espalier.runtime.grammar.service import GrammarService
 from espalier.runtime.grammar.validation import Verdict, validate_json
+from espalier.runtime.grammar.vocabulary import Vocabulary
 from espalier.runtime.messages import Constraint
 from tests.fakes import BYTE_VOCAB, EOS, byte_tokens
 
@@ -41,8 +43,12 @@ def byte_jumper() -> Jumper:
     )
 
 
+def byte_engines() -> Engines:
+    """Over the vocabulary of bytes."""
+    controls = tuple(range(256, BYTE_VOCAB))
+    return Engines(Vocabulary(tuple(byte_tokens()), controls, (EOS,), BYTE_VOCAB))
+
+
 def byte_grammars() -> LocalGrammars:
     """Over the vocabulary of bytes."""
-    return LocalGrammars(
-        byte_tokens(), control_ids=range(256, 260), stop_ids=(EOS,), vocab_width=BYTE_VOCAB
-    )
+    return LocalGrammars(byte_engines())

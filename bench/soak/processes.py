@@ -17,7 +17,6 @@ from pathlib import Path
 import numpy as np
 
 _SAMPLE_S = 1.0
-_ZYGOTE = b"espalier.runtime.grammar.zygote"
 _MIB = float(1 << 20)
 
 
@@ -48,27 +47,14 @@ def family(temporary: Path) -> dict[int, str]:
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             environment = (entry / "environ").read_bytes().split(b"\0")
-            command = (entry / "cmdline").read_bytes().split(b"\0")
-            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            name = (entry / "comm").read_text().strip()
         except (FileNotFoundError, ProcessLookupError, PermissionError):
             continue
         if f"TMPDIR={temporary}".encode() not in environment:
             continue
-        role = command[-2].decode() if b"espalier.runtime.processes.start" in command else ""
-        if _ZYGOTE in command:
-            role = "compiler" if _role_of_parent(parent) == _ZYGOTE.decode() else "zygote"
-        found[int(entry.name)] = role or "launcher"
-        if role == "fork_server" and _role_of_parent(parent) == "fork_server":
-            found[int(entry.name)] = "scheduler"
+        role = name.removeprefix("esp-")
+        found[int(entry.name)] = "launcher" if role == name else role
     return found
-
-
-def _role_of_parent(pid: int) -> str:
-    try:
-        command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    except (FileNotFoundError, ProcessLookupError):
-        return ""
-    return command[-2].decode() if len(command) > 1 else ""
 
 
 def pid_of(temporary: Path, role: str) -> int | None:
@@ -131,7 +117,7 @@ def slope_of(series: Sequence[Sample]) -> Slope:
     centred = times - times.mean()
     per_s = float(centred @ sizes / (centred @ centred))
     return Slope(
-        role=series[0].role,
+        role=series[-1].role,  # at first it may not have its name yet
         mib_per_min=60.0 * per_s,
         grown_mib=float(sizes[-1] - sizes[0]),
         last_mib=float(sizes[-1]),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from time import thread_time
+
 import msgspec
 
 from ..errors import InvalidRequest
@@ -20,11 +22,14 @@ from .closing import Closer
 from .derive import Derived, derived
 from .engines import Engines
 from .regular import TooLarge
-from .routing import MAX_EBNF, notations
+from .routing import notations
 from .structural_tags import StructuralTagText
 from .wire import encode_grammar
 
 MAX_PAYLOAD_BYTES = 32 << 20
+MAX_AGAIN_S = 1.0
+MAX_AGAIN_BYTES = 64 << 20
+"""Of what the scheduler's process compiles a second time."""
 MAX_MIN_TOKENS = 100_000
 
 
@@ -37,9 +42,7 @@ def compile_constraint(constraint: Constraint, engines: Engines) -> Artefact:
     param = param_of(constraint)
     match constraint:
         case Ebnf(grammar):
-            compiled = engines.xgrammar.compile(grammar, is_json=False, param=param)
-            payload = _checked(compiled.serialize(), param)
-            return Artefact("xgrammar", payload, is_json=False, is_serialized=True)
+            return _xgrammar_artefact(grammar, engines, is_json=False, param=param)
         case Lark(grammar):
             engines.llguidance.compile(grammar, is_json=False, param=param)
             return Artefact("llguidance", grammar.encode(), is_json=False)
@@ -93,18 +96,24 @@ def _built(found: Derived, engines: Engines, *, is_json: bool, param: str) -> Ar
     error = InvalidRequest(f"{param}: no engine can read it", param=param)
     for engine, text in notations(found.grammar):
         try:
-            if engine == "llguidance":
-                engines.llguidance.compile(text, is_json=is_json, param=param)
-            else:
-                compiled = engines.xgrammar.compile(text, is_json=is_json, param=param)
-                if len(text) > MAX_EBNF:  # it would take its time once more
-                    payload = _checked(compiled.serialize(), param)
-                    return Artefact(engine, payload, is_json=is_json, is_serialized=True)
+            if engine == "xgrammar":
+                return _xgrammar_artefact(text, engines, is_json=is_json, param=param)
+            engines.llguidance.compile(text, is_json=is_json, param=param)
+            return Artefact(engine, text.encode(), is_json=is_json)
         except InvalidRequest as refusal:
             error = refusal
-        else:
-            return Artefact(engine, text.encode(), is_json=is_json)
     raise error
+
+
+def _xgrammar_artefact(text: str, engines: Engines, *, is_json: bool, param: str) -> Artefact:
+    """The text itself, if compiling it once more takes little: what has been compiled may be many
+    times as large, and take longer to write and to read than to compile."""
+    start = thread_time()
+    compiled = engines.xgrammar.compile(text, is_json=is_json, param=param)
+    if thread_time() - start <= MAX_AGAIN_S and compiled.num_bytes <= MAX_AGAIN_BYTES:
+        return Artefact("xgrammar", text.encode(), is_json=is_json)
+    payload = _checked(compiled.serialize(), param)
+    return Artefact("xgrammar", payload, is_json=is_json, is_serialized=True)
 
 
 def _checked(payload: bytes, param: str) -> bytes:

@@ -23,7 +23,7 @@ class Engines:
     """For one thread; what it loads may be used on another."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
-        self._vocabulary = vocabulary
+        self.vocabulary = vocabulary
         self._mask_cache = MaskCache()
         self.xgrammar = XgrammarCompiler(
             vocabulary.token_bytes,
@@ -35,28 +35,28 @@ class Engines:
     @cached_property
     def llguidance(self) -> LlguidanceCompiler:
         return LlguidanceCompiler(
-            self._vocabulary.token_bytes,
-            control_ids=self._vocabulary.control_ids,
-            stop_ids=self._vocabulary.stop_ids,
-            vocab_width=self._vocabulary.width,
+            self.vocabulary.token_bytes,
+            control_ids=self.vocabulary.control_ids,
+            stop_ids=self.vocabulary.stop_ids,
+            vocab_width=self.vocabulary.width,
         )
 
     @cached_property
     def closing(self) -> ClosingVocabulary:
         return ClosingVocabulary(
-            self._vocabulary.token_bytes,
-            control_ids=self._vocabulary.control_ids,
-            stop_ids=self._vocabulary.stop_ids,
+            self.vocabulary.token_bytes,
+            control_ids=self.vocabulary.control_ids,
+            stop_ids=self.vocabulary.stop_ids,
         )
 
     def warm_up(self) -> None:
         """Load all that there is to load."""
         _ = self.llguidance
-        self.closing.warm_up(-(-self._vocabulary.width // 32) * 32)
+        self.closing.warm_up(-(-self.vocabulary.width // 32) * 32)
 
     def prepared_tag(self, structure: str) -> StructuralTagText:
         """A structural tag in terms of this vocabulary."""
-        vocabulary = self._vocabulary
+        vocabulary = self.vocabulary
         return prepared_tag(structure, vocabulary.token_bytes, vocabulary.stop_ids)
 
     def load(self, artefact: Artefact) -> CompiledGrammar:
@@ -66,7 +66,7 @@ class Engines:
         return CompiledGrammar(
             artefact.engine,
             engine,
-            self._vocabulary.token_bytes,
+            self.vocabulary.token_bytes,
             closer=Closer(decode_grammar(closing), self.closing, artefact.growth)
             if closing
             else None,

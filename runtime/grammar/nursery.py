@@ -6,10 +6,7 @@ For one event loop, on the thread that starts the zygote: all of them die with t
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
-import subprocess
-import sys
 from contextlib import suppress
 
 import msgspec
@@ -18,7 +15,6 @@ from ..ipc.compiling import (
     ANSWERS,
     ORDERS,
     REPORTS,
-    SETTINGS,
     Answer,
     Begun,
     Demote,
@@ -26,11 +22,10 @@ from ..ipc.compiling import (
     Kill,
     Order,
     Ready,
-    ZygoteSettings,
 )
 from ..ipc.frames import receive_frame_async, send_frame_async
-from ..lifeline import exit_words, import_path
-from .vocabulary import Vocabulary
+from ..lifeline import exit_words
+from .birth import Newborn
 
 _MAX_REPORT_BYTES = 1024
 _START_S = 120.0  # torch may have to come from a slow disk
@@ -47,24 +42,25 @@ class WorkerCrashed(Exception):
 class Nursery:
     """A running zygote. When it is dead, nobody comes out of it any more."""
 
-    def __init__(self, process: subprocess.Popen[bytes], control: socket.socket) -> None:
+    def __init__(self, zygote: Newborn) -> None:
         loop = asyncio.get_running_loop()
-        self._process = process
-        self._control = control
+        self._zygote = zygote
+        self._control = zygote.control
         self._workers: dict[int, Worker] = {}  # that have not ended
         self._next_number = 0
         self._readiness: asyncio.Future[None] = loop.create_future()
         self._listening = loop.create_task(self._listen())
         self.is_dead = False
 
+    @property
+    def pid(self) -> int:
+        """Of the zygote."""
+        return self._zygote.process.pid
+
     @classmethod
-    async def start(cls, vocabulary: Vocabulary, max_job_bytes: int) -> Nursery:
-        """Raises `WorkerLost` if the zygote can't start."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        ours.setblocking(False)
-        settings = ZygoteSettings(vocabulary, theirs.fileno(), os.getpid(), max_job_bytes)
-        with theirs:
-            nursery = cls(_spawn(settings, theirs), ours)
+    async def open(cls, zygote: Newborn) -> Nursery:
+        """Takes it over, and waits until it is ready. Raises `WorkerLost` if it never is."""
+        nursery = cls(zygote)
         try:
             async with asyncio.timeout(_START_S):
                 await nursery._readiness
@@ -95,11 +91,11 @@ class Nursery:
         except ConnectionError:
             pass  # `_listen` is about to see it
         except BlockingIOError:  # one that does not read its orders is of no use
-            self._process.kill()
+            self._zygote.process.kill()
 
     async def end(self) -> None:
         """Kill the zygote and with it every worker, and wait until it has gone. Idempotent."""
-        self._process.kill()
+        self._zygote.process.kill()
         await asyncio.shield(self._listening)
 
     async def _listen(self) -> None:
@@ -120,9 +116,7 @@ class Nursery:
 
     def _bury(self) -> None:
         self.is_dead = True
-        self._control.close()
-        self._process.kill()  # it may have closed its end before its own
-        words = exit_words(self._process.wait())
+        words = self._zygote.end()  # it may have closed its end before its own
         for worker in self._workers.values():
             worker.has_ended(None)
         self._workers.clear()
@@ -186,20 +180,3 @@ class Worker:
         except (ValueError, msgspec.DecodeError):
             self._nursery.tell(Kill(self.number))
             return None
-
-
-def _spawn(settings: ZygoteSettings, control: socket.socket) -> subprocess.Popen[bytes]:
-    """A process group of its own, so that Ctrl-C in the terminal does not reach it, but no
-    session: some kernels share the processors out by sessions first, over all priorities."""
-    threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # none would survive a fork
-    with os.fdopen(os.memfd_create("zygote-settings"), "w+b") as file:
-        file.write(SETTINGS.encode(settings))
-        file.seek(0)
-        return subprocess.Popen(
-            [sys.executable, "-P", "-m", "espalier.runtime.grammar.zygote"],
-            stdin=file,
-            stdout=subprocess.DEVNULL,
-            env={**os.environ, **threads, "PYTHONPATH": import_path()},
-            pass_fds=(control.fileno(),),
-            process_group=0,
-        )

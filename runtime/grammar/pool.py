@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from ..errors import EngineClosed, RequestFailed
 from ..ipc.compiling import JOBS, Answer, Broken, Job, OutOfMemory
+from .birth import Newborn, spawn_zygote
 from .nursery import Nursery, Worker, WorkerLost
 from .turns import Turn, Turns
 from .vocabulary import Vocabulary
@@ -35,9 +36,13 @@ class PoolLimits:
 class WorkerPool:
     """For one event loop, on a thread that lives as long as the pool is open."""
 
-    def __init__(self, vocabulary: Vocabulary, limits: PoolLimits) -> None:
+    def __init__(
+        self, vocabulary: Vocabulary, limits: PoolLimits, first: Newborn | None = None
+    ) -> None:
+        """first: a zygote that there is already. Others are started as needed."""
         self._vocabulary = vocabulary
         self._limits = limits
+        self._first = first
         self._turns = Turns(limits.max_demoted)
         self._starting: asyncio.Task[Nursery] | None = None
         self._idle: Worker | None = None
@@ -68,6 +73,8 @@ class WorkerPool:
     async def close(self) -> None:
         """Kill them all. Whoever still waits finds out."""
         self._is_closed = True
+        if self._first is not None:
+            self._first.end()
         if self._starting is None:
             return
         self._starting.cancel()
@@ -113,15 +120,22 @@ class WorkerPool:
         if self._is_closed:
             raise EngineClosed("the grammar compiler is closed")
         if self._starting is None or _is_over(self._starting):
-            self._starting = asyncio.get_running_loop().create_task(
-                Nursery.start(self._vocabulary, self._limits.max_job_bytes)
-            )
+            self._starting = asyncio.get_running_loop().create_task(self._open())
         try:
             return await asyncio.shield(self._starting)
         except asyncio.CancelledError:
             if self._starting.cancelled():
                 raise EngineClosed("the grammar compiler was closed") from None
             raise
+
+    async def _open(self) -> Nursery:
+        zygote, self._first = self._first, None
+        if zygote is None:
+            try:
+                zygote = spawn_zygote(self._vocabulary, self._limits.max_job_bytes)
+            except OSError as error:  # the system gives no more processes, or memory
+                raise WorkerLost(f"it could not be started: {error}") from error
+        return await Nursery.open(zygote)
 
     async def _persist(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """Once more where a zygote or an idle worker died: that is no fault of the job."""

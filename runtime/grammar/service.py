@@ -1,21 +1,22 @@
 """Constraint in, compiled grammar out, off the caller's thread; knows no requests.
 
-One thread of this process owns everything: an event loop over the pipes to the compilers,
-which are processes of their own.
+One thread of this process owns everything but the engines: an event loop over the pipes to the
+compilers, which are processes of their own. The engines are a second thread's, which loads what
+was compiled.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Collection, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from ..errors import EngineClosed, InvalidRequest, Overloaded, RequestFailed
 from ..histogram import HistogramData
 from ..ipc.compiling import Artefact, Broken, Check, Checked, Compile, OutOfMemory, Refused
 from ..messages import Constraint
+from .birth import Newborn
 from .checks import param_of
 from .compile_cache import CompileCache
 from .engines import Engines
@@ -24,7 +25,6 @@ from .nursery import WorkerCrashed
 from .pool import PoolLimits, WorkerPool
 from .stats import GrammarStats
 from .validation import Verdict
-from .vocabulary import Vocabulary
 
 # Of the deadline: who has not got a compiler by then would hardly have a grammar in time.
 _PATIENCE = 0.8
@@ -42,28 +42,18 @@ class CompileLimits:
 
 
 class GrammarService:
-    """Compiles for one tokenizer: token i is the bytes `token_bytes[i]`.
-
-    `vocab_width` is the width of the model's logits, at least `len(token_bytes)`. Grammars
-    end with one of `stop_ids`; other `control_ids` never occur in constrained output.
-    Nothing is started before it is needed, or `start` is called.
-    """
+    """Compiles for one vocabulary. Nothing is started before it is needed, or `start` is called."""
 
     def __init__(
-        self,
-        token_bytes: Sequence[bytes],
-        *,
-        control_ids: Collection[int],
-        stop_ids: Collection[int],
-        vocab_width: int,
-        limits: CompileLimits | None = None,
+        self, engines: Engines, limits: CompileLimits | None = None, zygote: Newborn | None = None
     ) -> None:
+        """zygote: one that has `engines`, for workers; by default one is started. It is this
+        service's from now on."""
         self._limits = limits or CompileLimits()
-        vocabulary = Vocabulary(
-            tuple(token_bytes), tuple(control_ids), tuple(stop_ids), vocab_width
-        )
-        self._engines = Engines(vocabulary)
-        self._pool = WorkerPool(vocabulary, self._limits.pool)
+        self._engines = engines
+        # Loading takes up to a second: the loop has others' deadlines to keep meanwhile.
+        self._loader = ThreadPoolExecutor(1, thread_name_prefix="espalier-grammar-loader")
+        self._pool = WorkerPool(engines.vocabulary, self._limits.pool, zygote)
         self._cache = CompileCache(
             self._compile,
             cache_bytes=self._limits.cache_bytes,
@@ -166,15 +156,16 @@ class GrammarService:
 
     async def _serve(self) -> None:
         starting = asyncio.create_task(self._pool.start())
-        await asyncio.sleep(0)  # it runs while this process loads what it needs itself
         try:
-            self._engines.warm_up()
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(self._loader, self._engines.warm_up)
             await self._closing.wait()
         finally:
             self._cache.close()
             await self._pool.close()
             others = asyncio.all_tasks() - {asyncio.current_task()}
             await asyncio.gather(starting, *others, return_exceptions=True)
+            self._loader.shutdown()
 
     async def _get(self, constraint: Constraint) -> CompiledGrammar:
         await self._pool.start()  # the time that this takes is no fault of the constraint
@@ -198,7 +189,8 @@ class GrammarService:
             raise InvalidRequest(f"{param}: the compiler crashed ({error})", param=param) from None
         match answer:
             case Artefact():
-                return self._engines.load(answer)
+                loop = asyncio.get_running_loop()
+                return await loop.run_in_executor(self._loader, self._engines.load, answer)
             case Refused(message, field):
                 raise InvalidRequest(message, param=field)
             case OutOfMemory():

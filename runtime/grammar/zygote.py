@@ -1,8 +1,9 @@
 """The zygote: has the grammar engines in memory, and forks workers, in milliseconds.
 
-Run as `python -m espalier.runtime.grammar.zygote`. It stays on one thread and never computes,
-so that a forked worker finds nothing in a state that it can't use, and orders are obeyed at
-once. It alone knows the workers' process ids, as it alone knows who was waited for.
+Run as `python -m espalier.runtime.grammar.zygote`, or in a process forked for it. It stays on one
+thread and never computes, so that a forked worker finds nothing in a state that it can't use, and
+orders are obeyed at once. It alone knows the workers' process ids, as it alone knows who was
+waited for.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 from ..ipc.compiling import (
     ORDERS,
@@ -31,7 +33,10 @@ from ..ipc.compiling import (
     Report,
     ZygoteSettings,
 )
-from ..lifeline import die_with_parent
+from ..lifeline import begin_as
+
+if TYPE_CHECKING:
+    from .engines import Engines
 
 _MAX_ORDER_BYTES = 1024
 
@@ -92,7 +97,7 @@ class Zygote:
     def _be_worker(self, parent: int, connection: socket.socket) -> int:
         """The forked process, from here to its end; its exit status."""
         try:
-            die_with_parent(parent)
+            begin_as("compiler", parent)
             self._control.close()
             for child in self._children.values():
                 os.close(child.fd)
@@ -114,22 +119,24 @@ class Zygote:
         self._control.send(REPORTS.encode(report))
 
 
+def serve_orders(control: socket.socket, engines: Engines, max_job_bytes: int) -> None:
+    """Be a zygote until the other end of `control` closes."""
+    from .worker import serve
+
+    zygote = Zygote(control, partial(serve, engines=engines, max_job_bytes=max_job_bytes))
+    with suppress(ConnectionError):  # the parent has gone
+        zygote.run()
+
+
 def main() -> None:
     settings: ZygoteSettings = SETTINGS.decode(sys.stdin.buffer.read())
-    die_with_parent(settings.parent_pid)
-    # These import the engines, and so torch: only now that it dies with its parent.
-    from .engines import Engines
-    from .worker import serve
+    begin_as("zygote", settings.parent_pid)
+    from .engines import Engines  # and so torch: only now that it dies with its parent
 
     engines = Engines(settings.vocabulary)
     engines.warm_up()
     gc.freeze()  # else a collection in a worker would touch, and so copy, every page
-    zygote = Zygote(
-        socket.socket(fileno=settings.control),
-        partial(serve, engines=engines, max_job_bytes=settings.max_job_bytes),
-    )
-    with suppress(ConnectionError):  # the parent has gone
-        zygote.run()
+    serve_orders(socket.socket(fileno=settings.control), engines, settings.max_job_bytes)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import sys
 import msgspec
 
 from ..config import ServerConfig
-from ..lifeline import die_with_parent
+from ..lifeline import begin_as
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -38,4 +38,4 @@ def begin_child(role: str, config: ServerConfig, parent_pid: int) -> None:
         format=f"%(asctime)s {role} %(levelname)s %(name)s: %(message)s",
         force=True,
     )
-    die_with_parent(parent_pid)
+    begin_as(role, parent_pid)

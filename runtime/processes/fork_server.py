@@ -1,8 +1,8 @@
 """Holds the loaded model and forks scheduler processes, so that a new one is there at once.
 
-Importing torch and reading the weights takes seconds; a fork shares both, page for page, as
-nobody writes to the weights. The server itself stays on one thread, never computes, and has
-no sockets: a forked process finds nothing in a state that it can't use.
+Importing torch, reading the weights and loading the grammar engines takes seconds; a fork shares
+it all, page for page, as nobody writes to it. The server itself stays on one thread, never
+computes, and has no sockets: a forked process finds nothing in a state that it can't use.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import sys
 import traceback
 from importlib import import_module
 from threading import Thread
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -23,13 +24,19 @@ from ..loading import Model, load_model
 from .child import Settings, begin_child
 from .line import report_failure
 
+if TYPE_CHECKING:
+    from ..grammar.engines import Engines
+
 
 class ForkServer:
     """At most one scheduler process at a time."""
 
-    def __init__(self, settings: Settings, model: Model, num_threads: int) -> None:
+    def __init__(
+        self, settings: Settings, model: Model, engines: Engines, num_threads: int
+    ) -> None:
         self._settings = settings
         self._model = model
+        self._engines = engines
         self._num_threads = num_threads
         self._child = 0
         self._child_fd = -1
@@ -68,7 +75,7 @@ class ForkServer:
             torch.set_num_threads(self._num_threads)
             from .scheduler import run_scheduler
 
-            run_scheduler(self._settings, self._model)
+            run_scheduler(self._settings, self._model, self._engines)
         except EspalierError as error:
             report_failure(self._settings.directory, str(error))
             return 1
@@ -101,6 +108,10 @@ def run(settings: Settings) -> None:
         model = load_model(settings.config.engine)
     finally:
         importing.join()
+    from ..assembly import grammar_engines
+
+    engines = grammar_engines(model.tokenizer, model.config.vocab_size)
+    engines.warm_up()
     gc.freeze()  # else a collection in a forked process would touch, and so copy, every page
     report(settings.fd, Loaded())
-    ForkServer(settings, model, num_threads).run()
+    ForkServer(settings, model, engines, num_threads).run()

@@ -8,7 +8,10 @@ import secrets
 import threading
 from functools import partial
 
-from ..assembly import assemble
+from ..assembly import assemble, compile_limits
+from ..grammar.birth import fork_zygote
+from ..grammar.engines import Engines
+from ..grammar.service import GrammarService
 from ..ipc import to_detokenizer, to_scheduler, to_subscribers, to_tokenizer
 from ..ipc.orders import NewEpoch, Order, Ping, Stop
 from ..ipc.sockets import Broadcast
@@ -26,17 +29,27 @@ from .line import Line
 logger = logging.getLogger(__name__)
 
 
-def run_scheduler(settings: Settings, model: Model) -> None:
-    """Serve until told to stop. `model` may be shared with other processes: it is only read."""
+def run_scheduler(settings: Settings, model: Model, engines: Engines) -> None:
+    """Serve until told to stop, from a process's only thread. `model` and `engines` may be shared
+    with other processes: they are only read."""
+    limits = compile_limits(settings.config.engine)
+    zygote = fork_zygote(engines, limits.pool.max_job_bytes)  # before there are other threads
     line = Line(settings.directory, "scheduler", to_scheduler.WIRE)
-    SchedulerProcess(settings, model, line, line.report_for_duty()).run()
+    epoch = line.report_for_duty()
+    grammars = GrammarService(engines, limits, zygote)
+    SchedulerProcess(settings, model, grammars, line, epoch).run()
 
 
 class SchedulerProcess:
     """The main thread runs the scheduler and owns the postboxes; the reader owns `line`."""
 
     def __init__(
-        self, settings: Settings, model: Model, line: Line[to_scheduler.SchedulerNews], epoch: int
+        self,
+        settings: Settings,
+        model: Model,
+        grammars: GrammarService,
+        line: Line[to_scheduler.SchedulerNews],
+        epoch: int,
     ) -> None:
         self._line = line
         self._reports = line.to_launcher()
@@ -49,7 +62,9 @@ class SchedulerProcess:
             model,
             self._send_outputs,
             None if self._events is None else _journal(self._events),
+            grammars,
         )
+        grammars.start()
         self._inbox = self._assembly.scheduler.inbox
         self._link = SchedulerLink(epoch, self._inbox, self._send_tokens, self._send_answer)
         self._pid = os.getpid()

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from espalier.runtime.errors import ModelError
+from espalier.runtime.grammar import compile_job
 from espalier.runtime.grammar.cfg import Grammar
 from espalier.runtime.grammar.compile_job import compile_constraint
 from espalier.runtime.grammar.engine import EngineGrammar
@@ -21,6 +22,7 @@ from espalier.runtime.hub.source import resolve_model
 from espalier.runtime.messages import Ebnf, JsonSchema
 from espalier.runtime.tokenizer.tokenizer import load_tokenizer
 from tests.derivations import Derivations
+from tests.grammar_walks import allowed_ids
 
 STOP = 256
 BYTES = Vocabulary((*(bytes([i]) for i in range(256)), b"</s>"), (STOP,), (STOP,), 257)
@@ -131,7 +133,26 @@ def test_what_a_grammar_takes_grows_no_faster_than_its_schema(engines: Engines) 
     assert engines.load(artefact).num_bytes > 10 * len(artefact.payload)
 
 
-def test_what_a_serialised_grammar_takes_is_counted(engines: Engines) -> None:
-    artefact = compile_constraint(Ebnf('root ::= [a-z]{1,200} root | "x"'), engines)
-    assert artefact.is_serialized and len(artefact.payload) > 500_000
-    assert engines.load(artefact).num_bytes > len(artefact.payload)
+def test_many_alternatives_in_a_list_are_compiled_by_xgrammar(engines: Engines) -> None:
+    """Serialised they would take 150 MB, and thirty times as long as the compilation."""
+    schema = {"items": {"enum": [f"{i * 7919:x} {i:b}" for i in range(2000)]}}
+    artefact = compile_constraint(JsonSchema(json.dumps(schema)), engines)
+    assert artefact.engine == "xgrammar" and len(artefact.payload) < 100_000
+
+
+def test_what_takes_long_to_compile_is_serialised_and_what_that_takes_is_counted(
+    engines: Engines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grammar = 'root ::= [a-z]{1,200} root | "x"'
+    again = compile_constraint(Ebnf(grammar), engines)
+    assert not again.is_serialized and again.payload == grammar.encode()
+    monkeypatch.setattr(compile_job, "MAX_AGAIN_S", 0.0)
+    serialised = compile_constraint(Ebnf(grammar), engines)
+    assert serialised.is_serialized and len(serialised.payload) > 500_000
+    assert engines.load(serialised).num_bytes > len(serialised.payload)
+    one, other = (engines.load(artefact).engine.matcher() for artefact in (again, serialised))
+    width = engines.vocabulary.width
+    for byte in b"azx":
+        assert allowed_ids(one, width) == allowed_ids(other, width)
+        assert one.accept(byte) and other.accept(byte)
+    assert one.is_completed and other.is_completed

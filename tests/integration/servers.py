@@ -83,8 +83,7 @@ def is_alive(pid: int) -> bool:
 
 
 def serve(*flags: str) -> tuple[subprocess.Popen[str], str]:
-    """`espalier serve` as users run it, once it is ready and all its processes are there: that
-    of the compilers starts beside it."""
+    """`espalier serve` as users run it, once it is ready; all its processes are there."""
     process = subprocess.Popen(
         [sys.executable, "-m", "espalier", "serve", "smollm2", "--port", "0"]
         + ["--max-total-tokens", "8192", *flags],
@@ -94,7 +93,7 @@ def serve(*flags: str) -> tuple[subprocess.Popen[str], str]:
     assert process.stderr is not None
     for line in process.stderr:
         if found := re.search(r"http://[\d.]+:\d+", line):
-            seconds_until(lambda: len(descendants(process.pid)) == NUM_PROCESSES)
+            assert len(descendants(process.pid)) == NUM_PROCESSES
             return process, found[0]
     raise AssertionError(f"espalier serve ended with {process.wait()}")
 

@@ -12,6 +12,7 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import httpx
 import pytest
 import zmq
 
@@ -22,6 +23,7 @@ from espalier.runtime.processes import supervisor
 from espalier.runtime.processes.launcher import Launcher
 from tests.integration.servers import (
     DEADLINE_S,
+    PROMPT,
     descendants,
     is_alive,
     is_ready,
@@ -68,17 +70,21 @@ def served(*flags: str) -> Generator[tuple[int, str]]:
         process.wait(DEADLINE_S)
 
 
-def command_of(pid: int) -> str:
-    """The module that a child of the launcher was started as, and its forks."""
-    return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[-2].decode()
+def command_of(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+def named(name: str, family: set[int]) -> int:
+    """The only one of a family that ps lists by this name."""
+    [pid] = [pid for pid in family if Path(f"/proc/{pid}/comm").read_text().strip() == name]
+    return pid
 
 
 def test_a_scheduler_and_its_fork_server_die_while_nobody_looks() -> None:
     with served() as (pid, url):
         children = descendants(pid)
-        forked = {child for child in children if command_of(child) == "fork_server"}
-        [fork_server] = {child for child in forked if descendants(child) & forked}
-        [scheduler] = descendants(fork_server) & forked
+        fork_server = named("esp-fork_server", children)
+        scheduler = named("esp-scheduler", descendants(fork_server))
         with stopped(pid):
             os.kill(scheduler, signal.SIGKILL)
             seconds_until(lambda: not Path(f"/proc/{scheduler}").exists())  # that is reported
@@ -98,6 +104,26 @@ def test_a_launcher_that_was_stopped_does_not_take_the_others_for_dead() -> None
         until = time.monotonic() + 2.0
         seconds_until(lambda: time.monotonic() > until)
         assert descendants(pid) == family and is_ready(url)
+
+
+def test_the_compilers_are_ready_when_the_server_is_and_replaced_when_they_die(
+    server: Launcher,
+) -> None:
+    """Else they would start beside the first requests, and take half of a core from them."""
+    scheduler = server.pids["scheduler"]
+    [zygote] = family = descendants(scheduler)
+    assert named("esp-zygote", family) == zygote
+    assert command_of(zygote) == command_of(scheduler), "a fork, with everything loaded"
+    assert len(os.listdir(f"/proc/{zygote}/task")) == 1
+    os.kill(zygote, signal.SIGKILL)
+    seconds_until(lambda: not is_alive(zygote))
+    sampling = {"max_new_tokens": 8, "regex": "(sea|sand)"}
+    body = {"text": PROMPT, "sampling_params": sampling}
+    answer = httpx.post(f"{server.url}/generate", json=body, timeout=DEADLINE_S).json()
+    assert answer["text"] in ("sea", "sand"), answer
+    another = named("esp-zygote", descendants(scheduler))
+    assert command_of(another) != command_of(scheduler)
+    assert server.pids["scheduler"] == scheduler
 
 
 @pytest.mark.parametrize("name", ["tokenizer", "detokenizer", "scheduler"])

@@ -17,13 +17,15 @@ import numpy as np
 import pytest
 
 from espalier.runtime.errors import EngineClosed, InvalidRequest, Overloaded
+from espalier.runtime.grammar.birth import fork_zygote
 from espalier.runtime.grammar.guide import CompiledGrammar
 from espalier.runtime.grammar.pool import PoolLimits
 from espalier.runtime.grammar.service import CompileLimits, GrammarService
 from espalier.runtime.grammar.stats import StopReason
 from espalier.runtime.messages import Choice, Constraint, Ebnf, JsonSchema, Regex
-from tests.fakes import BYTE_VOCAB, EOS, byte_tokens
+from tests.fakes import BYTE_VOCAB, EOS
 from tests.integration.servers import descendants, is_alive, seconds_until
+from tests.local_grammars import byte_engines
 
 WAIT_S = 60.0
 SMALL = Choice(("yes", "no"))
@@ -33,7 +35,9 @@ def enum_of(count: int, salt: int = 0) -> JsonSchema:
     return JsonSchema(json.dumps({"enum": [f"{i * 7919:x} {i + salt:b}" for i in range(count)]}))
 
 
-MONSTER = enum_of(5000)  # compiles for many seconds
+MONSTER = Ebnf(  # compiles for minutes, and takes 300 MB at most
+    "root ::= " + " | ".join(f'[a-z]{{1,{count}}} "x"' for count in range(1, 1000))
+)
 HARD = enum_of(600)
 
 # Checks for many seconds: each of many items against each of many alternatives.
@@ -48,18 +52,17 @@ def serving(
     deadline_s: float = WAIT_S,
     pool: PoolLimits | None = None,
     check_s: float = 1.0,
+    forked: bool = False,
     **limits: int,
 ) -> Generator[GrammarService]:
+    """forked: by this process, which then has only one thread; else by a program of its own."""
+    before, engines = descendants(os.getpid()), byte_engines()
+    pool = pool or PoolLimits()
     service = GrammarService(
-        byte_tokens(),
-        control_ids=range(256, BYTE_VOCAB),
-        stop_ids=(EOS,),
-        vocab_width=BYTE_VOCAB,
-        limits=CompileLimits(
-            deadline_s=deadline_s, pool=pool or PoolLimits(), check_s=check_s, **limits
-        ),
+        engines,
+        CompileLimits(deadline_s=deadline_s, pool=pool, check_s=check_s, **limits),
+        fork_zygote(engines, pool.max_job_bytes) if forked else None,
     )
-    before = descendants(os.getpid())
     try:
         yield service
     finally:
@@ -78,7 +81,7 @@ def zygote(service: GrammarService) -> int:
     """Its process id; it must have started."""
     starting = service._pool._starting  # pyright: ignore[reportPrivateUsage]
     assert starting is not None
-    return starting.result()._process.pid  # pyright: ignore[reportPrivateUsage]
+    return starting.result().pid
 
 
 def workers(service: GrammarService) -> set[int]:
@@ -183,7 +186,7 @@ def test_a_crash_ends_its_own_request_only(service: GrammarService, how: signal.
     worker = running(service)
     beside = service.compile(Regex(f"[a-z]{{{how}}}"))
     os.kill(worker, how)
-    with pytest.raises(InvalidRequest, match=rf"json_schema: the compiler crashed .*{how.name}"):
+    with pytest.raises(InvalidRequest, match=rf"ebnf: the compiler crashed .*{how.name}"):
         lost.result(WAIT_S)
     assert beside.result(WAIT_S).num_bytes > 0
     assert service.stats.num_stopped["crash"] == before + 1
@@ -273,7 +276,7 @@ def test_a_deadline_kills_the_compiler_and_poisons_nothing() -> None:
     with serving(deadline_s=2.0) as service:
         late = service.compile(MONSTER)
         worker = running(service)
-        with pytest.raises(InvalidRequest, match="json_schema: compiling takes longer than 2 s"):
+        with pytest.raises(InvalidRequest, match="ebnf: compiling takes longer than 2 s"):
             late.result(WAIT_S)
         seconds_until(lambda: not is_alive(worker))
         assert service.compile(SMALL).result(WAIT_S).num_bytes > 0
@@ -299,7 +302,7 @@ def test_memory_has_a_bound() -> None:
     """And so has the cache."""
     with serving(pool=PoolLimits(max_job_bytes=1 << 20), cache_bytes=1) as service:
         greedy = service.compile(MONSTER)
-        with pytest.raises(InvalidRequest, match="json_schema: .* 1 MiB of memory"):
+        with pytest.raises(InvalidRequest, match="ebnf: .* 1 MiB of memory"):
             greedy.result(WAIT_S)
         assert stopped(service) == {"memory": 1}
         for _ in range(2):
@@ -397,7 +400,7 @@ ORPHANS = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs the tests may ignore it
 from tests.runtime.test_grammar_service import MONSTER, running, serving, zygote
-with serving() as service:
+with serving(forked={forked}) as service:
     service.compile(MONSTER)
     print(running(service), zygote(service), flush=True)
     sys.stdin.read()
@@ -405,10 +408,10 @@ with serving() as service:
 
 
 @contextmanager
-def family() -> Generator[tuple[subprocess.Popen[str], list[int]]]:
+def family(forked: bool) -> Generator[tuple[subprocess.Popen[str], list[int]]]:
     """A process whose compilers work, and their process ids."""
     process = subprocess.Popen(
-        [sys.executable, "-c", ORPHANS],
+        [sys.executable, "-c", ORPHANS.format(forked=forked)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -421,16 +424,21 @@ def family() -> Generator[tuple[subprocess.Popen[str], list[int]]]:
         yield process, pids
 
 
+FORKED = pytest.mark.parametrize("forked", [False, True], ids=["spawned", "forked"])
+
+
+@FORKED
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSEGV])
-def test_nothing_is_left_when_the_process_dies(how: signal.Signals) -> None:
-    with family() as (process, pids):
+def test_nothing_is_left_when_the_process_dies(how: signal.Signals, forked: bool) -> None:
+    with family(forked) as (process, pids):
         process.send_signal(how)
         process.wait(WAIT_S)
         seconds_until(lambda: not any(map(is_alive, pids)))
 
 
-def test_nothing_is_left_when_the_process_ends_by_an_error() -> None:
-    with family() as (process, pids):
+@FORKED
+def test_nothing_is_left_when_the_process_ends_by_an_error(forked: bool) -> None:
+    with family(forked) as (process, pids):
         process.send_signal(signal.SIGINT)
         process.wait(WAIT_S)
         seconds_until(lambda: not any(map(is_alive, pids)))

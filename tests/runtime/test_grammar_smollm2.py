@@ -9,11 +9,11 @@ from typing import Any
 import jsonschema
 import pytest
 
+from espalier.runtime.assembly import grammar_engines
 from espalier.runtime.errors import ModelError
 from espalier.runtime.grammar.compile_job import compile_constraint
 from espalier.runtime.grammar.engine import EngineGrammar
 from espalier.runtime.grammar.engines import Engines
-from espalier.runtime.grammar.vocabulary import Vocabulary
 from espalier.runtime.hub.source import resolve_model
 from espalier.runtime.messages import Choice, Constraint, JsonSchema, Regex
 from espalier.runtime.tokenizer.tokenizer import Tokenizer, load_tokenizer
@@ -46,14 +46,7 @@ def tokenizer() -> Tokenizer:
 
 @pytest.fixture(scope="module")
 def engines(tokenizer: Tokenizer) -> Engines:
-    return Engines(
-        Vocabulary(
-            tuple(tokenizer.token_bytes),
-            tuple(tokenizer.control_ids),
-            tuple(tokenizer.eos_ids),
-            tokenizer.vocab_size,
-        )
-    )
+    return grammar_engines(tokenizer, tokenizer.vocab_size)
 
 
 def compiled(engines: Engines, constraint: Constraint) -> EngineGrammar:

@@ -12,9 +12,9 @@ import pytest
 from espalier.runtime.errors import InvalidRequest, Overloaded, RequestFailed
 from espalier.runtime.grammar.guide import CompiledGrammar
 from espalier.runtime.messages import Choice, Constraint, Ebnf, JsonSchema, Regex
-from tests.fakes import EOS, byte_tokens, byte_vocabulary, tiny_config, tiny_weights
+from tests.fakes import EOS, byte_vocabulary, tiny_config, tiny_weights
 from tests.harness import Harness
-from tests.local_grammars import LocalGrammars, byte_grammars, byte_jumper
+from tests.local_grammars import LocalGrammars, byte_engines, byte_grammars, byte_jumper
 
 CONFIG = tiny_config()
 WEIGHTS = tiny_weights(CONFIG)
@@ -24,9 +24,7 @@ class PendingGrammars(LocalGrammars):
     """Leaves it to the test what comes of what was asked for."""
 
     def __init__(self) -> None:
-        super().__init__(
-            byte_tokens(), control_ids=range(256, 260), stop_ids=(EOS,), vocab_width=260
-        )
+        super().__init__(byte_engines())
         self.asked: list[Future[CompiledGrammar]] = []
 
     def compile(self, constraint: Constraint) -> Future[CompiledGrammar]:

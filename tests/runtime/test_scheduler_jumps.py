@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
+from espalier.runtime.grammar.engines import Engines
 from espalier.runtime.grammar.jumping import Jumper
+from espalier.runtime.grammar.vocabulary import Vocabulary as GrammarVocabulary
 from espalier.runtime.messages import Choice, Constraint, Ebnf, JsonSchema, LogprobOptions, Regex
 from espalier.runtime.scheduler.sampling_rows import Vocabulary
 from tests.fakes import EOS, byte_tokens, byte_vocabulary, tiny_config, tiny_weights
@@ -275,15 +277,15 @@ def merging_harness(*, jumps: bool = True, **options: Any) -> Harness:
         return b"" if 256 <= token_id < 260 else MERGED[token_id]
 
     vocabulary = Vocabulary(len(MERGED), len(MERGED), (EOS,), visible)
-    controls = range(256, 260)
-    grammars = LocalGrammars(MERGED, control_ids=controls, stop_ids=(EOS,), vocab_width=len(MERGED))
+    controls = tuple(range(256, 260))
+    engines = Engines(GrammarVocabulary(tuple(MERGED), controls, (EOS,), len(MERGED)))
     jumper = Jumper(merged, MERGED, control_ids=controls, vocab_width=len(MERGED))
     weights = held_by("float32", tiny_weights(config), config)
     return Harness(
         config,
         weights,
         vocabulary,
-        grammars=grammars,
+        grammars=LocalGrammars(engines),
         jumper=jumper if jumps else None,
         **options,
     )

@@ -17,9 +17,9 @@ from espalier.runtime.sampling.sampler import NOT_FINITE
 from espalier.runtime.scheduler.control import FlushCache, Shutdown
 from espalier.runtime.scheduler.request import Phase, Request
 from espalier.runtime.scheduler.step import Step, StepResult
-from tests.fakes import EOS, byte_tokens, byte_vocabulary, tiny_config, tiny_weights
+from tests.fakes import byte_vocabulary, tiny_config, tiny_weights
 from tests.harness import Harness, Outcome
-from tests.local_grammars import LocalGrammars
+from tests.local_grammars import LocalGrammars, byte_engines
 from tests.native_kernels import KERNELS, held_by
 from tests.steps import ChangedStep
 
@@ -52,9 +52,7 @@ class HeldGrammars(LocalGrammars):
     """Gives a grammar out when it is told to."""
 
     def __init__(self) -> None:
-        super().__init__(
-            byte_tokens(), control_ids=range(256, 260), stop_ids=(EOS,), vocab_width=260
-        )
+        super().__init__(byte_engines())
         self._held: list[tuple[Future[CompiledGrammar], Future[CompiledGrammar]]] = []
 
     def compile(self, constraint: Constraint) -> Future[CompiledGrammar]:

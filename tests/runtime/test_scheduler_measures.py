@@ -21,9 +21,9 @@ from espalier.runtime.scheduler.control import FlushCache, ReportStats
 from espalier.runtime.scheduler.phases import LOOP_PHASES
 from espalier.runtime.scheduler.stats import SchedulerStats
 from espalier.runtime.scheduler.step import Step, StepResult
-from tests.fakes import EOS, byte_tokens, byte_vocabulary, tiny_config, tiny_weights
+from tests.fakes import byte_vocabulary, tiny_config, tiny_weights
 from tests.harness import Harness
-from tests.local_grammars import byte_grammars
+from tests.local_grammars import byte_engines, byte_grammars
 from tests.steps import ChangedStep
 
 CONFIG = tiny_config()
@@ -161,9 +161,7 @@ def test_a_prefix_that_is_used_again_is_young(harness_of: MakeHarness, clock: Cl
 
 
 def test_compilations(harness_of: MakeHarness) -> None:
-    grammars = GrammarService(
-        byte_tokens(), control_ids=range(256, 260), stop_ids=(EOS,), vocab_width=260
-    )
+    grammars = GrammarService(byte_engines())
     harness = harness_of(grammars)
     for pattern in ("ab", "ab", "("):
         harness.submit([1], constraint=Regex(pattern), max_new_tokens=5)

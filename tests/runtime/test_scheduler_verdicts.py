@@ -12,9 +12,9 @@ import pytest
 from espalier.runtime.grammar.validation import Verdict, validate_json
 from espalier.runtime.messages import Ebnf, FinishReason, GrammarReport, JsonSchema, Regex
 from espalier.runtime.scheduler.control import AbortAll, Shutdown
-from tests.fakes import EOS, byte_tokens, byte_vocabulary, tiny_config, tiny_weights
+from tests.fakes import EOS, byte_vocabulary, tiny_config, tiny_weights
 from tests.harness import Harness, Outcome
-from tests.local_grammars import LocalGrammars, byte_grammars
+from tests.local_grammars import LocalGrammars, byte_engines, byte_grammars
 
 CONFIG = tiny_config()
 WEIGHTS = tiny_weights(CONFIG)
@@ -25,9 +25,7 @@ class PendingVerdicts(LocalGrammars):
     """Leaves it to the test when texts are found to be what."""
 
     def __init__(self) -> None:
-        super().__init__(
-            byte_tokens(), control_ids=range(256, 260), stop_ids=(EOS,), vocab_width=260
-        )
+        super().__init__(byte_engines())
         self.asked: list[tuple[str, str]] = []
         self.verdicts: list[Future[Verdict]] = []
 
