@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from statistics import median
 
 from bench.prompts import prompt
@@ -13,26 +14,37 @@ from espalier.runtime.messages import Constraint, JsonSchema
 PREFIX_LEN = 1024
 
 
+@dataclass(frozen=True, slots=True)
+class Work:
+    """So many prompts at once, of so many tokens in and out; and again, with others."""
+
+    count: int
+    length: int
+    new: int
+    constraint: Constraint | None = None
+    repeats: int = 1
+
+
 def overlap_rows(rounds: int) -> list[Row]:
     """Time without overlap over time with it, in turn; at least as good everywhere is the aim."""
     with Engine() as with_overlap, Engine(overlap=False) as without:
         return [
             _row(name, work, (with_overlap, without), rounds)
             for name, work in {
-                "decode, 1 stream": (1, 16, 64, None),
-                "prefill, 1,024 tokens": (1, 1024, 1, None),
-                "batch 16, 134 in, 64 out": (16, 134, 64, None),
-                f"16 x ({PREFIX_LEN:,} shared + 38), 16 out": (16, PREFIX_LEN + 38, 16, None),
-                "JSON, 1 stream": (1, 16, 160, JsonSchema(SCHEMA)),
-                "JSON, 8 streams": (8, 16, 160, JsonSchema(SCHEMA)),
-                "free, 8 streams": (8, 16, 128, None),
+                "decode, 1 stream": Work(1, 16, 64, repeats=4),
+                "prefill, 1,024 tokens": Work(1, 1024, 1, repeats=2),
+                "batch 16, 134 in, 64 out": Work(16, 134, 64),
+                f"16 x ({PREFIX_LEN:,} shared + 38), 16 out": Work(16, PREFIX_LEN + 38, 16),
+                "JSON, 1 stream": Work(1, 16, 160, JsonSchema(SCHEMA), repeats=10),
+                "JSON, 8 streams": Work(8, 16, 160, JsonSchema(SCHEMA), repeats=4),
+                "free, 8 streams": Work(8, 16, 128),
             }.items()
         ]
 
 
 def _row(
     name: str,
-    work: tuple[int, int, int, Constraint | None],
+    work: Work,
     engines: tuple[Engine, Engine],
     rounds: int,
 ) -> Row:
@@ -52,10 +64,13 @@ def _row(
     )
 
 
-def _seconds(engine: Engine, work: tuple[int, int, int, Constraint | None], salt: int) -> float:
-    count, length, new, constraint = work
-    engine.flush_cache()
-    trunk = prompt(engine, PREFIX_LEN, salt) if length > PREFIX_LEN else []
-    own = length - len(trunk)
-    prompts = [trunk + prompt(engine, own, 100 * salt + i) for i in range(count)]
-    return measure(engine, prompts, new, constraint).seconds
+def _seconds(engine: Engine, work: Work, salt: int) -> float:
+    seconds = 0.0
+    for repeat in range(work.repeats):
+        seed = 10 * salt + repeat
+        engine.flush_cache()
+        trunk = prompt(engine, PREFIX_LEN, seed) if work.length > PREFIX_LEN else []
+        own = work.length - len(trunk)
+        prompts = [trunk + prompt(engine, own, 16 * seed + i) for i in range(work.count)]
+        seconds += measure(engine, prompts, work.new, work.constraint).seconds
+    return seconds

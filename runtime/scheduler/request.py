@@ -18,6 +18,7 @@ import numpy as np
 
 from espalier.radix.cache import Handle
 
+from ..grammar.closing import Ending
 from ..grammar.guide import CompiledGrammar, Guide
 from ..messages import RequestTimes, TokenizedRequest, TokenLogprob
 from .ends import EndMatcher
@@ -71,6 +72,7 @@ class Request:
     num_cached: int = 0  # prompt tokens that came from the cache
     num_forced: int = 0  # output tokens that no step has sampled
     num_jumps: int = 0  # sampled tokens behind which some were forced
+    sampled_at: Ending | None = None  # the place in its grammar of the token that is sampled now
     num_retractions: int = 0
     num_retries: int = 0  # since its last new token
     quarantined: bool = False  # shares nothing: its logits were NaN once
