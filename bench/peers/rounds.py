@@ -53,8 +53,8 @@ def run_work(
                 say(f"{name}: {server.name} failed: {error}")
                 continue
             which = f"round {index + 1} of {rounds}" if index >= 0 else "warm-up"
-            shown = ", ".join(f"{value:.3g}" for value in figures.values())
-            say(f"{name}, {which}: {server.name} {shown} {work.unit}")
+            shown = [f"{value:.3g} {work.figures[figure]}" for figure, value in figures.items()]
+            say(f"{name}, {which}: {server.name} {', '.join(shown).rstrip()}")
             if index >= 0:
                 for figure, value in figures.items():
                     results.figures[figure].setdefault(server.name, []).append(value)
@@ -68,7 +68,9 @@ def figure_rows(name: str, results: Results) -> list[Row]:
     for figure, samples in results.figures.items():
         for contender, values in samples.items():
             name_of = f"{figure}: {contender}"
-            rows.append(Row(name_of, median(values), work.unit, work.better, note=spread(values)))
+            rows.append(
+                Row(name_of, median(values), work.figures[figure], work.better, note=spread(values))
+            )
         for contender, reason in results.failures.items():
             rows.append(Row(f"{figure}: {contender} served", 0, "", target=1, note=reason))
         ratios = [

@@ -6,12 +6,12 @@
 
 namespace espalier::ESPALIER_ISA {
 
-inline constexpr std::int64_t tile_rows = 96;   // rows whose sums of one panel lie on the stack
+inline constexpr std::int64_t tile_rows = 128;   // rows whose sums of one panel lie on the stack
 inline constexpr std::int64_t block_len = 256;  // inputs of a panel that fit the L1 cache
 
 // Arrays of sums stay in registers only if the loops over them are unrolled early, and if the
 // products are functions of their own: where GCC inlines them it runs out of registers.
-#define ESPALIER_UNROLL _Pragma("GCC unroll 6")
+#define ESPALIER_UNROLL _Pragma("GCC unroll 12")
 
 // Weights are read once a step, in order, but the processor's own prefetcher is too timid: ask
 // for what comes this much later. Past the end of a matrix it does no harm.
@@ -237,7 +237,7 @@ inline void multiply_panel(const LinearOp& op, const Matrix& matrix, std::int64_
   for (std::int64_t k = 0; k < inputs; k += block_len) {
     const std::int64_t length = std::min(block_len, inputs - k);
     const float* block = unpack_block(matrix, panel, k, length, unpacked);
-    for_row_runs<6>(count, [&]<int n>(std::int64_t r) {
+    for_row_runs<sums_at_once>(count, [&]<int n>(std::int64_t r) {
       add_block<n>(block, x + r * inputs + k, inputs, length, sums + 16 * r, k == 0);
     });
   }

@@ -11,6 +11,8 @@ namespace espalier::ESPALIER_ISA {
 struct F32 {
   __m256 lo, hi;
 };
+// Sums that stay in registers beside what is added to them.
+inline constexpr int sums_at_once = 6;
 
 struct I32 {
   __m256i lo, hi;

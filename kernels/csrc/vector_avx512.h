@@ -17,6 +17,8 @@ namespace espalier::ESPALIER_ISA {
 struct F32 {
   __m512 all;
 };
+// Sums that stay in registers beside what is added to them.
+inline constexpr int sums_at_once = 12;
 
 struct I32 {
   __m512i all;

@@ -20,6 +20,8 @@ typedef std::uint32_t Words __attribute__((vector_size(64)));
 struct F32 {
   Floats lane;
 };
+// Sums that stay in registers beside what is added to them.
+inline constexpr int sums_at_once = 6;
 
 struct I32 {
   Ints lane;

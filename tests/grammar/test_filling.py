@@ -151,5 +151,34 @@ def test_no_more_masks_are_remembered_than_are_allowed(engines: Engines) -> None
     assert len({id(place) for place in places}) > 10
 
 
+def test_a_place_of_too_many_readings_is_not_followed(engines: Engines) -> None:
+    """Its masks are the engine's all the same, and the text is whole in time."""
+    pairs = [
+        {
+            "type": "array",
+            "prefixItems": [{"type": "string", "maxLength": 6}, {"const": f"é{number}"}],
+            "minItems": 2,
+            "items": False,
+        }
+        for number in range(100)
+    ]
+    grammar, forgetful = compiled(JsonSchema(json.dumps({"anyOf": pairs})), engines)
+    rng = random.Random(2)
+    for _ in range(5):
+        guide, other, text = grammar.guide(), forgetful.guide(), b""
+        for left in range(grammar.min_tokens + 8, 0, -1):
+            row = np.empty(NUM_WORDS, np.int32)
+            guide.fill(row, left)
+            assert row.tolist() == alone(other, left).tolist()
+            if text.startswith(b'["'):
+                assert guide.place() is None and guide.known_mask(left - 1) is None
+            token_id = random_token(row, rng)
+            assert guide.accept(token_id) and other.accept(token_id)
+            if guide.is_terminated:
+                break
+            text += TOKENS[token_id]
+        assert json.loads(text)[1].startswith("é")
+
+
 def test_of_no_requests_there_is_no_mask() -> None:
     assert fill_masks([], [], NUM_WORDS) == []
