@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
-from time import perf_counter
+from time import perf_counter, sleep
 
 from bench.ceilings import Ceilings
 from bench.prompts import prompt
@@ -32,6 +32,7 @@ DECODE = (16, 96)  # tokens in, out
 PREFILL_LEN = 1024
 BATCH = (16, 134, 64)
 MIB = 1 << 20
+_REST_S = 0.5
 
 
 class NativeClock:
@@ -79,6 +80,12 @@ def prefill_flops(model: Model, num_tokens: int) -> float:
     return 2 * weights * num_tokens + attention
 
 
+def _rest(engine: Engine) -> None:
+    """An empty cache, and time for the device to touch memory that it will need."""
+    engine.flush_cache()
+    sleep(_REST_S)
+
+
 async def _generate(engine: Engine, ids: list[int], new: int) -> tuple[float, float]:
     """Seconds to the first token, and from there to the last."""
     sampling = SamplingParams(max_new_tokens=new, temperature=0.0, ignore_eos=True)
@@ -97,7 +104,7 @@ def decode_rows(
     rates: list[float] = []
     shares: list[float] = []
     for index in range(rounds + 1):
-        engine.flush_cache()
+        _rest(engine)
         with NativeClock() as clock:
             ttft_s, decode_s = asyncio.run(_generate(engine, prompt(engine, length, index), new))
         if index:  # the first round warms up
@@ -128,7 +135,7 @@ def prefill_rows(
 ) -> list[Row]:
     times: list[float] = []
     for index in range(rounds + 1):
-        engine.flush_cache()
+        _rest(engine)
         ids = prompt(engine, PREFILL_LEN, 50 + index)
         ttft_s, _ = asyncio.run(_generate(engine, ids, 1))
         if index:
@@ -155,7 +162,7 @@ def batch_rows(engine: Engine, dtype: WeightDtype, rounds: int) -> list[Row]:
 
     rates: list[float] = []
     for index in range(rounds):
-        engine.flush_cache()
+        _rest(engine)
         prompts = [prompt(engine, length, 1000 * (index + 1) + i) for i in range(count)]
         start = perf_counter()
         asyncio.run(together(prompts))

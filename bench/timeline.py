@@ -95,6 +95,9 @@ class WatchedBackend:
         with self._timeline.span(DEVICE, "sample", self._computing):
             return self._backend.sample(forward, rows)
 
+    def use_idle_time(self) -> bool:
+        return self._backend.use_idle_time()
+
 
 class WatchedRunner:
     """A runner whose waits are on a timeline."""

@@ -32,7 +32,7 @@ from bench.report import Row, publish
 from espalier.runtime.hub.source import resolve_model
 
 _REST_S = 3.0
-_SETTLE_S = 0.5
+_SETTLE_S = 2.0  # vLLM's threads spin for more than one
 
 
 def main() -> None:

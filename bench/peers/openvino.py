@@ -32,7 +32,7 @@ def _contender(directory: PeersDirectory, precision: str, threads: int) -> Conte
 
     def command(port: int) -> list[str]:
         server = (str(python), "-m", "bench.peers.openvino_server")
-        return [*server, str(model), str(port), str(threads)]
+        return [*server, str(model), str(port), str(threads), precision]
 
     return Contender(
         name=f"OpenVINO {precision}",

@@ -18,7 +18,9 @@ _CACHE_GB = 2
 class OpenVino:
     """A pipeline with prefix caching that requests join and leave at any step."""
 
-    def __init__(self, model: str, threads: int) -> None:
+    def __init__(self, model: str, threads: int, *, is_lossless: bool) -> None:
+        """is_lossless: float32 throughout. By default it multiplies in bfloat16 where the processor
+        has instructions for that, whatever the weights are."""
         genai: Any = import_module("openvino_genai")
         self._openvino: Any = import_module("openvino")
         self._numpy: Any = import_module("numpy")
@@ -27,7 +29,9 @@ class OpenVino:
         scheduler = genai.SchedulerConfig()
         scheduler.cache_size = _CACHE_GB
         scheduler.enable_prefix_caching = True
-        properties = {"INFERENCE_NUM_THREADS": threads}
+        properties: dict[str, object] = {"INFERENCE_NUM_THREADS": threads}
+        if is_lossless:
+            properties["INFERENCE_PRECISION_HINT"] = "f32"
         self._pipeline = genai.ContinuousBatchingPipeline(model, scheduler, "CPU", properties)
         self._handles: dict[int, Any] = {}
 
@@ -55,5 +59,5 @@ class OpenVino:
 
 
 if __name__ == "__main__":
-    _, model, port, threads = sys.argv
-    serve(OpenVino(model, int(threads)), int(port))
+    _, model, port, threads, weights = sys.argv
+    serve(OpenVino(model, int(threads), is_lossless=weights == "f32"), int(port))

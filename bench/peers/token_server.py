@@ -1,16 +1,16 @@
 """Serves an in-process library over HTTP: streamed completions over token ids, nothing else.
 
-Runs in a peer's own environment: only the standard library is imported. The main thread steps
-the library, another one serves HTTP. Ids go out as ids, which spares the peer its detokenizer.
+Runs in a peer's own environment: only the standard library is imported. One thread does all, the
+library's steps between those of the event loop: beside a library that computes without a pause, a
+second thread gets the interpreter too late, and tokens go out in bursts. Ids go out as ids, which
+spares the peer its detokenizer.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import queue
-import threading
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol, cast
 
@@ -18,7 +18,7 @@ _HOST = "127.0.0.1"
 
 
 class Library(Protocol):
-    """What generates tokens. Called by one thread only."""
+    """What generates tokens."""
 
     def add(self, key: int, prompt: list[int], new: int, schema: str | None) -> None:
         """Begin a request of exactly `new` tokens, greedily; or of JSON of a schema, which may
@@ -36,61 +36,51 @@ class _Request:
     prompt: list[int]
     new: int
     schema: str | None
-    tokens: asyncio.Queue[list[int]]  # belongs to the event loop
+    tokens: asyncio.Queue[list[int]]
 
 
 def serve(library: Library, port: int, gather_s: float = 0.0) -> None:
     """Serve for ever. An idle library waits until no request has come for `gather_s`."""
-    inbox: queue.SimpleQueue[_Request] = queue.SimpleQueue()
-    loop = asyncio.new_event_loop()
-    server = loop.run_until_complete(
-        asyncio.start_server(lambda r, w: _connection(r, w, inbox.put), _HOST, port)
+    asyncio.run(_serve(library, port, gather_s))
+
+
+async def _serve(library: Library, port: int, gather_s: float) -> None:
+    inbox: asyncio.Queue[_Request] = asyncio.Queue()
+    server = await asyncio.start_server(
+        lambda r, w: _connection(r, w, inbox.put_nowait), _HOST, port
     )
-    threading.Thread(target=loop.run_forever, daemon=True).start()
     print(f"listening on {server.sockets[0].getsockname()}", flush=True)
-    _step_for_ever(library, inbox, loop, gather_s)
-
-
-def _step_for_ever(
-    library: Library,
-    inbox: queue.SimpleQueue[_Request],
-    loop: asyncio.AbstractEventLoop,
-    gather_s: float,
-) -> None:
     open_requests: dict[int, tuple[_Request, int]] = {}  # with the tokens that are missing
     next_key = 0
     while True:
-        for request in _arrived(inbox, idle=not open_requests, gather_s=gather_s):
+        async for request in _arrived(inbox, idle=not open_requests, gather_s=gather_s):
             library.add(next_key, request.prompt, request.new, request.schema)
             open_requests[next_key] = (request, request.new)
             next_key += 1
-        outputs: list[tuple[asyncio.Queue[list[int]], list[int]]] = []
         for key, tokens in library.step():
             if key not in open_requests:  # it has all its tokens already
                 continue
             request, missing = open_requests.pop(key)
             if tokens is not None and missing > len(tokens):
                 open_requests[key] = (request, missing - len(tokens))
-            outputs.append((request.tokens, tokens or []))
-        loop.call_soon_threadsafe(_deliver, outputs)
+            request.tokens.put_nowait(tokens or [])
+        await asyncio.sleep(0)  # connections write what they got, and read what has come
 
 
-def _arrived(
-    inbox: queue.SimpleQueue[_Request], *, idle: bool, gather_s: float
-) -> Iterable[_Request]:
+async def _arrived(
+    inbox: asyncio.Queue[_Request], *, idle: bool, gather_s: float
+) -> AsyncIterator[_Request]:
     """What is there now; if `idle`, wait for a first one, and for those close behind it."""
     if idle:
-        yield inbox.get()
+        yield await inbox.get()
     while True:
         try:
-            yield inbox.get(timeout=gather_s) if idle and gather_s else inbox.get_nowait()
-        except queue.Empty:
+            if idle and gather_s:
+                yield await asyncio.wait_for(inbox.get(), gather_s)
+            else:
+                yield inbox.get_nowait()
+        except (TimeoutError, asyncio.QueueEmpty):
             return
-
-
-def _deliver(outputs: list[tuple[asyncio.Queue[list[int]], list[int]]]) -> None:
-    for destination, tokens in outputs:
-        destination.put_nowait(tokens)
 
 
 async def _connection(

@@ -109,8 +109,8 @@ class Attention {
     std::int32_t i = unit.begin;
     std::int64_t query = 0;  // of row i
     FewResults results;
-    for (std::int64_t first = 0; first < num_queries; first += max_rows) {
-      const std::int64_t rows = attend_to_tile(unit.tile, first, num_queries, results);
+    for (std::int64_t first = 0, rows; first < num_queries; first += rows) {
+      rows = attend_to_tile(unit.tile, first, num_queries, results);
       for (std::int64_t r = 0; r < rows; r++, query++) {
         if (query == queries_of(plan_.row_at(i))) i++, query = 0;
         keep(results, r, plan_.partial_results(plan_.row_at(i), unit.tile, kv_head), query);
@@ -137,17 +137,17 @@ class Attention {
     load_tile(unit.row, tile, kv_head, unit.count() - first);
     const std::int64_t place = (kv_head - unit.heads.begin) * unit.count();
     FewResults results;
-    for (std::int64_t q = first; q < unit.count(); q += max_rows) {
-      const std::int64_t rows = attend_to_tile(tile, place + q, place + unit.count(), results);
+    for (std::int64_t q = first, rows; q < unit.count(); q += rows) {
+      rows = attend_to_tile(tile, place + q, place + unit.count(), results);
       merge(state(unit, kv_head, q), {results.highest, results.sum, results.values}, rows,
             kv_.stride);
     }
   }
 
-  // Results of the queries at `first` and up to five more before `end`: returns how many.
+  // Results of the queries at `first` and some more before `end`: returns how many.
   std::int64_t attend_to_tile(std::int32_t tile, std::int64_t first, std::int64_t end,
                               FewResults& results) {
-    const int rows = static_cast<int>(std::min<std::int64_t>(max_rows, end - first));
+    const int rows = rows_at_once(end - first);
     const float* queries = work_.queries + first * kv_.stride;
     const std::int32_t* positions = work_.positions + first;
     if (NothingAhead nothing; ahead_.is_done())

@@ -11,8 +11,14 @@
 
 namespace espalier::ESPALIER_ISA {
 
-inline constexpr int max_rows = 6;           // queries that the registers take at a time
+inline constexpr int max_rows = sums_at_once;  // queries that the registers take at a time
+inline constexpr int max_few_rows = 6;         // how many if there are not as many as that
 inline constexpr int max_rows_in_place = 3;  // for so few, keys and values are not worth packing
+
+// How many of `count` queries to attend next: all that the registers take, or a few.
+inline int rows_at_once(std::int64_t count) {
+  return count >= max_rows ? max_rows : static_cast<int>(std::min<std::int64_t>(count, max_few_rows));
+}
 
 // The keys and values of one KV head in one tile. T: how the pool stores them.
 template <class T>
@@ -149,7 +155,7 @@ inline void add_channels(const Value& value, const float* weights, int begin, in
 template <int rows, class Value, class Fetch>
 inline void add_values(const Value& value, const float* weights, int begin, int end, float* out,
                        std::int64_t stride, Fetch& ahead) {
-  constexpr int blocks = rows == 1 ? 4 : rows == 2 ? 2 : 1;  // as many as hide latency
+  constexpr int blocks = rows == 1 ? 4 : rows == 2 || rows > max_few_rows ? 2 : 1;
   std::int64_t channel = 0;
   for (; channel + 16 * blocks <= stride; channel += 16 * blocks)
     add_channels<rows, blocks>(value, weights, begin, end, channel, out, stride, ahead);
@@ -205,6 +211,7 @@ inline void attend(const KvTile<T>& kv, std::int32_t tile, const float* q,
     });
 }
 
+// rows: what `rows_at_once` has said.
 template <class T, class Fetch>
 inline void attend(int rows, const KvTile<T>& kv, std::int32_t tile, const float* q,
                    const std::int32_t* positions, FewResults& out, Fetch& ahead) {
@@ -214,6 +221,7 @@ inline void attend(int rows, const KvTile<T>& kv, std::int32_t tile, const float
     case 3: return attend<3>(kv, tile, q, positions, out, ahead);
     case 4: return attend<4>(kv, tile, q, positions, out, ahead);
     case 5: return attend<5>(kv, tile, q, positions, out, ahead);
+    case 6: return attend<6>(kv, tile, q, positions, out, ahead);
     default: return attend<max_rows>(kv, tile, q, positions, out, ahead);
   }
 }

@@ -218,7 +218,7 @@ inline void multiply_panel(const LinearOp& op, const Matrix& matrix, std::int64_
   const std::uint8_t* panel = matrix.panel(index);
   if (multiplies_i8(op, matrix)) {
     const bool has_min = matrix.format == Format::q4_1;
-    for_row_runs<4>(count, [&]<int n>(std::int64_t r) {
+    for_row_runs<nibble_rows_at_once>(count, [&]<int n>(std::int64_t r) {
       multiply_q4<n>(panel, has_min, matrix.num_groups(), rows, row + r, sums + 16 * r);
     });
     return;

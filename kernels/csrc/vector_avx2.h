@@ -12,6 +12,7 @@ struct F32 {
   __m256 lo, hi;
 };
 // Sums that stay in registers beside what is added to them.
+inline constexpr int nibble_rows_at_once = 4;
 inline constexpr int sums_at_once = 6;
 
 struct I32 {

@@ -18,6 +18,7 @@ struct F32 {
   __m512 all;
 };
 // Sums that stay in registers beside what is added to them.
+inline constexpr int nibble_rows_at_once = 6;
 inline constexpr int sums_at_once = 12;
 
 struct I32 {

@@ -14,7 +14,8 @@ F = TypeVar("F")  # what a forward leaves for its sampling
 
 class Backend(Protocol[P, F]):
     """All but `prepare` is called on one thread, in this order: a step's forward, its sampling,
-    the next step's forward. After a forward that raised, there is no sampling."""
+    the next step's forward. After a forward that raised, there is no sampling. `use_idle_time` may
+    come anywhere between them."""
 
     def prepare(self, step: Step) -> P:
         """What can be done at once, on the scheduler's thread."""
@@ -26,4 +27,8 @@ class Backend(Protocol[P, F]):
 
     def sample(self, forward: F, rows: Mapping[int, SampleRow]) -> StepResult:
         """Sample rows by their index in the step, and enter their tokens into the table."""
+        ...
+
+    def use_idle_time(self) -> bool:
+        """Some milliseconds of what makes later steps shorter; returns whether there is more."""
         ...

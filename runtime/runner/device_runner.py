@@ -27,7 +27,7 @@ class DeviceRunner(Generic[P, F]):
 
     def __init__(self, backend: Backend[P, F]) -> None:
         self._backend = backend
-        self._device = DeviceThread()
+        self._device = DeviceThread(backend.use_idle_time)
         self._newest: DeviceStep[F] | None = None
 
     def launch(self, step: Step) -> DeviceStep[F]:

@@ -107,6 +107,9 @@ class NativeBackend:
                 self._ids_RP[row.table_row, row.end] = token.token_id
         return StepResult(dict(zip(indices, sampled, strict=True)), forward.prompt_logprobs)
 
+    def use_idle_time(self) -> bool:
+        return self.pool.touch_ahead(int(self._memory.slots_RP.max()) + 1)
+
     def _prompt_logprobs(self, prepared: NativeStep, index: int) -> list[TokenLogprob]:
         """In blocks of rows: never one matrix of a whole prompt by the whole vocabulary."""
         wanted = prepared.step.rows[index].prompt_logprobs

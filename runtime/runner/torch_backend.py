@@ -70,6 +70,9 @@ class TorchBackend:
                 self.tables.ids_RP[row.table_row, row.end] = token.token_id
         return StepResult(dict(zip(indices, sampled, strict=True)), forward.prompt_logprobs)
 
+    def use_idle_time(self) -> bool:
+        return self.pool.touch_ahead(int(self.tables.slots_RP.max()) + 1)
+
     def _ops(self, step: Step) -> TorchOps:
         table_rows = [row.table_row for row in step.rows]
         lengths = [row.num_new for row in step.rows]

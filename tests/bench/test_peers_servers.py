@@ -13,6 +13,8 @@ from urllib.request import Request, urlopen
 import orjson
 import pytest
 
+from bench.http_client import Served
+from bench.peers import works
 from bench.peers.check import events_of, tokens_of
 from bench.peers.completions import (
     PATH,
@@ -36,9 +38,9 @@ SERVE_FILES = (
 )  # answers "/", and takes no POST
 
 
-def counting(gather_s: float = 0.0) -> Contender:
+def counting(gather_s: float = 0.0, *gate: str) -> Contender:
     def command(port: int) -> list[str]:
-        return [sys.executable, "-m", "tests.counting_server", str(port), str(gather_s)]
+        return [sys.executable, "-m", "tests.counting_server", str(port), str(gather_s), *gate]
 
     return Contender(name="counting", engine="test", command=command)
 
@@ -80,6 +82,26 @@ def test_many_streams_at_once_are_all_served_in_full(server: Server) -> None:
     served = asyncio.run(complete_all(server.endpoint, prompts, 20))
     assert len(served) == 12
     assert all(0 < stream.ttft_s <= stream.end_s for stream in served)
+
+
+def test_a_token_goes_out_before_the_next_is_computed(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    with Server(counting(0.0, str(gate)), tmp_path, LIMIT_S) as server:
+        body = completion_body(server.endpoint, [5, 6, 7], 3)
+        request = Request(server.endpoint.url + PATH, orjson.dumps(body))
+        with urlopen(request, timeout=LIMIT_S) as answer:
+            assert b'"token_ids": [8]' in answer.readline()
+            gate.touch()
+            assert tokens_of(events_of(answer)) == [9, 10]
+
+
+def test_a_burst_is_no_stream(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def burst(*_: object) -> list[Served]:
+        return [Served(ttft_s=0.9, end_s=1.0, last={})]
+
+    monkeypatch.setattr(works, "complete_all", burst)
+    results = run_work("decode", [server], rounds=1, seed=1, settle_s=0)
+    assert "half of the time" in str(results.failures["counting"])
 
 
 def test_one_connection_takes_one_request_after_the_other(server: Server) -> None:

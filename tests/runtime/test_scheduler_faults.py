@@ -280,6 +280,9 @@ class FailingBackend:
     def sample(self, forward: object, rows: Mapping[int, SampleRow]) -> StepResult:
         return self._inner.sample(forward, rows)
 
+    def use_idle_time(self) -> bool:
+        return self._inner.use_idle_time()
+
 
 @pytest.mark.parametrize("at", range(8))
 def test_a_step_that_fails_before_its_table_writes(make: Callable[..., Harness], at: int) -> None:

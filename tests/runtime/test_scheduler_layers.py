@@ -79,6 +79,9 @@ class Watched:
             raise RuntimeError("the sampler is on fire")
         return self._inner.sample(inner, rows)
 
+    def use_idle_time(self) -> bool:
+        return self._inner.use_idle_time()
+
 
 class CutShort:
     """Runs only the first operations of the plan, up to a layer's boundary, and fails."""
@@ -115,6 +118,9 @@ class CutShort:
 
     def sample(self, forward: object, rows: Mapping[int, SampleRow]) -> StepResult:
         return self._inner.sample(cast(Any, forward), rows)
+
+    def use_idle_time(self) -> bool:
+        return self._inner.use_idle_time()
 
 
 Wrap = Callable[[AnyBackend], AnyBackend]
