@@ -38,6 +38,6 @@ class Ceilings:
         return [
             Row("ceiling: reads of memory", self.read_gb_s, "GB/s"),
             Row("ceiling: FMA on registers", self.fma_gflop_s, "GFLOP/s"),
-            Row("ceiling: maddubs, madd, add", self.byte_gop_s, "GOP/s"),
-            Row("ceiling: maddubs, add (4-bit weights)", self.nibble_gop_s, "GOP/s"),
+            Row("ceiling: products of bytes", self.byte_gop_s, "GOP/s"),
+            Row("ceiling: products of bytes with 4-bit weights", self.nibble_gop_s, "GOP/s"),
         ]

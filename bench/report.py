@@ -17,6 +17,8 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+Better = Literal["higher", "lower"]
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -25,7 +27,7 @@ class Row:
     name: str
     value: float
     unit: str
-    better: Literal["higher", "lower"] = "higher"
+    better: Better = "higher"
     target: float | None = None
     peer: str = ""
     note: str = ""

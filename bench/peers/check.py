@@ -50,5 +50,5 @@ def tokens_of(events: Iterable[dict[str, Any]]) -> list[int]:
         token
         for event in events
         for choice in event["choices"]
-        for token in choice.get("token_ids", ())
+        for token in choice.get("token_ids") or ()
     ]

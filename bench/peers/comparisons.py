@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from bench.peers.works import BATCH, COLD, DECODE, JSON_1, JSON_8, PREFILL, WARM, Better
-from bench.report import Row, spread
+from bench.peers.works import BATCH, COLD, DECODE, JSON_1, JSON_8, PREFILL, WARM
+from bench.report import Better, Row, spread
 
 Samples = Mapping[str, Sequence[float]]
 """One figure's values by contender, in the order of the rounds."""

@@ -6,15 +6,14 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from random import Random
-from typing import Literal
 
 from bench.peers.completions import Endpoint, WrongAnswer, complete_all
 from bench.peers.documents import write_documents
+from bench.report import Better
 
 _STREAMS = 16
 _IDS = range(1_000, 40_000)  # none is a control token
 
-Better = Literal["higher", "lower"]
 Figures = Mapping[str, float]
 
 DECODE = "decode, 1 stream, 16 in, 64 out"

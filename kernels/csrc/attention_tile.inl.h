@@ -13,6 +13,9 @@ namespace espalier::ESPALIER_ISA {
 
 inline constexpr int max_rows = sums_at_once;  // queries that the registers take at a time
 inline constexpr int max_few_rows = 6;         // how many if there are not as many as that
+// Panels of keys and blocks of channels that so many rows take in one go.
+template <int rows>
+inline constexpr int at_a_time = rows > max_few_rows ? 2 : 1;
 inline constexpr int max_rows_in_place = 3;  // for so few, keys and values are not worth packing
 
 // How many of `count` queries to attend next: all that the registers take, or a few.
@@ -66,18 +69,26 @@ inline void pack_values(const KvTile<T>& tile, int num_positions, float* out) {
 
 // -- scores: out[r][16] of one panel; rows of `out` are `tile_len` apart ----------------------
 
-template <int rows, class Fetch>
-inline void scores_packed(const float* panel, std::int64_t dim, const float* q,
-                          std::int64_t stride, float* out, Fetch& ahead) {
+// Of some panels that follow each other.
+template <int rows, int panels, class Fetch>
+inline void scores_packed(const float* keys, std::int64_t dim, const float* q, std::int64_t stride,
+                          float* out, Fetch& ahead) {
   Fetch fetch = ahead;
-  F32 score[rows];
-  for (int r = 0; r < rows; r++) score[r] = zero_f32();
+  F32 score[rows][panels];
+  for (int r = 0; r < rows; r++)
+    for (int p = 0; p < panels; p++) score[r][p] = zero_f32();
   for (std::int64_t i = 0; i < dim; i++) {
-    fetch.line();
-    const F32 k = load_f32(panel + 16 * i);
-    for (int r = 0; r < rows; r++) score[r] = fma(set_f32(q[r * stride + i]), k, score[r]);
+    F32 k[panels];
+    for (int p = 0; p < panels; p++) {
+      fetch.line();
+      k[p] = load_f32(keys + 16 * (p * dim + i));
+    }
+    for (int r = 0; r < rows; r++)
+      for (int p = 0; p < panels; p++)
+        score[r][p] = fma(set_f32(q[r * stride + i]), k[p], score[r][p]);
   }
-  for (int r = 0; r < rows; r++) store(out + r * tile_len, score[r]);
+  for (int r = 0; r < rows; r++)
+    for (int p = 0; p < panels; p++) store(out + r * tile_len + 16 * p, score[r][p]);
   ahead = fetch;
 }
 
@@ -155,7 +166,7 @@ inline void add_channels(const Value& value, const float* weights, int begin, in
 template <int rows, class Value, class Fetch>
 inline void add_values(const Value& value, const float* weights, int begin, int end, float* out,
                        std::int64_t stride, Fetch& ahead) {
-  constexpr int blocks = rows == 1 ? 4 : rows == 2 || rows > max_few_rows ? 2 : 1;
+  constexpr int blocks = rows == 1 ? 4 : rows == 2 ? 2 : at_a_time<rows>;
   std::int64_t channel = 0;
   for (; channel + 16 * blocks <= stride; channel += 16 * blocks)
     add_channels<rows, blocks>(value, weights, begin, end, channel, out, stride, ahead);
@@ -187,13 +198,19 @@ inline void attend(const KvTile<T>& kv, std::int32_t tile, const float* q,
   alignas(64) float weights[rows * tile_len];
   const Visible<rows> visible(positions, tile);
   const bool in_place = rows <= max_rows_in_place && kv.packed_keys == nullptr;
-  for (int panel = 0; 16 * panel < visible.most; panel++) {
+  int panel = 0;
+  if constexpr (at_a_time<rows> == 2)
+    if (!in_place)
+      for (; 16 * (panel + 1) < visible.most; panel += 2)
+        scores_packed<rows, 2>(kv.packed_keys + 16 * panel * kv.dim, kv.dim, q, kv.stride,
+                               weights + 16 * panel, ahead);
+  for (; 16 * panel < visible.most; panel++) {
     if (in_place)
       scores_in_place<std::min(rows, max_rows_in_place)>(kv, panel, q, weights + 16 * panel,
                                                          ahead);
     else
-      scores_packed<rows>(kv.packed_keys + 16 * panel * kv.dim, kv.dim, q, kv.stride,
-                          weights + 16 * panel, ahead);
+      scores_packed<rows, 1>(kv.packed_keys + 16 * panel * kv.dim, kv.dim, q, kv.stride,
+                             weights + 16 * panel, ahead);
   }
   softmax<rows>(kv, weights, visible.count, out.highest, out.sum);
   const auto add = [&](const auto& value) {

@@ -26,6 +26,20 @@ struct alignas(64) Tile {
   float sums[tile_rows * panel_width];
 };
 
+// Panels of one format that are multiplied together, and where their sums go: what is loaded of
+// a row serves all of them.
+template <int num_panels>
+struct Panels {
+  const std::uint8_t* weights[num_panels];
+  float* sums[num_panels];
+
+  Panels from(std::int64_t row) const {
+    Panels at = *this;
+    for (float*& to : at.sums) to += 16 * row;
+    return at;
+  }
+};
+
 // -- float32 ------------------------------------------------------------------------------
 
 // The nibbles of sixteen outputs' 32-bit words at bit `shift`, as weights: d * q is rounded,
@@ -113,16 +127,24 @@ inline const float* unpack_block(const Matrix& matrix, const std::uint8_t* panel
 }
 
 // Add the products of some rows with a block of inputs to their sums, or begin with them.
-template <int num_rows>
-[[gnu::noinline]] void add_block(const float* weights, const float* x, std::int64_t stride,
-                      std::int64_t length, float* sums, bool first) {
-  F32 sum[num_rows];
-  ESPALIER_UNROLL for (int r = 0; r < num_rows; r++) sum[r] = first ? zero_f32() : load_f32(sums + 16 * r);
+template <int num_rows, int num_panels>
+[[gnu::noinline]] void add_block(const float* const (&weights)[num_panels], const float* x,
+                      std::int64_t stride, std::int64_t length, const Panels<num_panels>& to,
+                      bool first) {
+  F32 sum[num_rows][num_panels];
+  ESPALIER_UNROLL for (int r = 0; r < num_rows; r++)
+    ESPALIER_UNROLL for (int p = 0; p < num_panels; p++)
+      sum[r][p] = first ? zero_f32() : load_f32(to.sums[p] + 16 * r);
   for (std::int64_t k = 0; k < length; k++) {
-    const F32 w = load_f32(weights + 16 * k);
-    ESPALIER_UNROLL for (int r = 0; r < num_rows; r++) sum[r] = fma(set_f32(x[r * stride + k]), w, sum[r]);
+    F32 w[num_panels];
+    ESPALIER_UNROLL for (int p = 0; p < num_panels; p++) w[p] = load_f32(weights[p] + 16 * k);
+    ESPALIER_UNROLL for (int r = 0; r < num_rows; r++) {
+      const F32 input = set_f32(x[r * stride + k]);
+      ESPALIER_UNROLL for (int p = 0; p < num_panels; p++) sum[r][p] = fma(input, w[p], sum[r][p]);
+    }
   }
-  ESPALIER_UNROLL for (int r = 0; r < num_rows; r++) store(sums + 16 * r, sum[r]);
+  ESPALIER_UNROLL for (int r = 0; r < num_rows; r++)
+    ESPALIER_UNROLL for (int p = 0; p < num_panels; p++) store(to.sums[p] + 16 * r, sum[r][p]);
 }
 
 // The same product for one or two rows, whose weights are not worth unpacking first.
@@ -141,104 +163,140 @@ template <int num_rows>
 
 // -- integers: exact sums over a group, added up in float32 from group to group --------------
 
-template <int num_rows>
-[[gnu::noinline]] void multiply_q4(const std::uint8_t* panel, bool has_min, std::int64_t groups,
-                        const PreparedRows& rows, std::int64_t row, float* sums) {
-  const std::int8_t* x = rows.i8 + row * groups * group_len;
-  const float* scale = rows.scale8 + row * groups;
-  const float* total = rows.sum8 + row * groups;
-  F32 sum[num_rows];
-  ESPALIER_UNROLL for (int r = 0; r < num_rows; r++) sum[r] = zero_f32();
-  for (std::int64_t g = 0; g < groups; g++) {
-    const std::uint16_t* halves = reinterpret_cast<const std::uint16_t*>(panel);
-    const F32 d = load_f16(halves);
-    const F32 m = has_min ? load_f16(halves + 16) : mul(d, set_f32(-8.f));
-    const std::uint8_t* nibbles = panel + (has_min ? 64 : 32);
-    panel += has_min ? 320 : 288;
-    NibbleSums products[num_rows];
-    ESPALIER_UNROLL for (int r = 0; r < num_rows; r++) products[r] = zero_nibble_sums();
+template <int num_rows, int num_panels>
+[[gnu::noinline]] void multiply_q4(const Panels<num_panels>& at, bool has_min, std::int64_t groups,
+                        const PreparedRows& rows, std::int64_t row) {
+  const std::int8_t* x = rows.i8 + row * group_len;
+  const float* scale = rows.scale8 + row;
+  const float* total = rows.sum8 + row;
+  F32 sum[num_rows][num_panels];
+  ESPALIER_UNROLL for (int r = 0; r < num_rows; r++)
+    ESPALIER_UNROLL for (int p = 0; p < num_panels; p++) sum[r][p] = zero_f32();
+  const std::int64_t stride = has_min ? 320 : 288;
+  for (std::int64_t g = 0; g < groups;
+       g++, x += rows.num_rows * group_len, scale += rows.num_rows, total += rows.num_rows) {
+    NibbleSums products[num_rows][num_panels];
+    ESPALIER_UNROLL for (int r = 0; r < num_rows; r++)
+      ESPALIER_UNROLL for (int p = 0; p < num_panels; p++) products[r][p] = zero_nibble_sums();
     for (int j = 0; j < 4; j++) {
-      prefetch_weights(nibbles + 64 * j);
-      const Nibbles low = low_nibbles(nibbles + 64 * j);
+      Nibbles low[num_panels], high[num_panels];
+      ESPALIER_UNROLL for (int p = 0; p < num_panels; p++) {
+        const std::uint8_t* nibbles = at.weights[p] + g * stride + (has_min ? 64 : 32) + 64 * j;
+        prefetch_weights(nibbles);
+        low[p] = low_nibbles(nibbles);
+        high[p] = high_nibbles(nibbles);
+      }
       ESPALIER_UNROLL for (int r = 0; r < num_rows; r++)
-        add_products(products[r], low, x + (r * groups + g) * group_len + 4 * j);
-      const Nibbles high = high_nibbles(nibbles + 64 * j);
+        ESPALIER_UNROLL for (int p = 0; p < num_panels; p++)
+          add_products(products[r][p], low[p], x + r * group_len + 4 * j);
       ESPALIER_UNROLL for (int r = 0; r < num_rows; r++)
-        add_products(products[r], high, x + (r * groups + g) * group_len + 16 + 4 * j);
+        ESPALIER_UNROLL for (int p = 0; p < num_panels; p++)
+          add_products(products[r][p], high[p], x + r * group_len + 16 + 4 * j);
     }
-    ESPALIER_UNROLL for (int r = 0; r < num_rows; r++) {
-      const F32 scaled = mul(d, set_f32(scale[r * groups + g]));
-      sum[r] = fma(m, set_f32(total[r * groups + g]), sum[r]);
-      sum[r] = fma(to_f32(finish(products[r])), scaled, sum[r]);
+    ESPALIER_UNROLL for (int p = 0; p < num_panels; p++) {
+      const std::uint16_t* halves =
+          reinterpret_cast<const std::uint16_t*>(at.weights[p] + g * stride);
+      const F32 d = load_f16(halves);
+      const F32 m = has_min ? load_f16(halves + 16) : mul(d, set_f32(-8.f));
+      ESPALIER_UNROLL for (int r = 0; r < num_rows; r++) {
+        const F32 scaled = mul(d, set_f32(scale[r]));
+        sum[r][p] = fma(m, set_f32(total[r]), sum[r][p]);
+        sum[r][p] = fma(to_f32(finish(products[r][p])), scaled, sum[r][p]);
+      }
     }
-  }
-  ESPALIER_UNROLL for (int r = 0; r < num_rows; r++) store(sums + 16 * r, sum[r]);
-}
-
-template <int num_rows>
-[[gnu::noinline]] void multiply_q8(const std::uint8_t* panel, std::int64_t groups, const PreparedRows& rows,
-                        std::int64_t row, float* sums) {
-  const std::int16_t* x = rows.i16 + row * groups * group_len;
-  F32 sum[num_rows];
-  ESPALIER_UNROLL for (int r = 0; r < num_rows; r++) sum[r] = zero_f32();
-  for (std::int64_t g = 0; g < groups; g++, panel += 544) {
-    const F32 d = load_f16(reinterpret_cast<const std::uint16_t*>(panel));
-    I32 products[num_rows];
-    ESPALIER_UNROLL for (int r = 0; r < num_rows; r++) products[r] = zero_i32();
-    for (int j = 0; j < 16; j++) {
-      if (j % 2 == 0) prefetch_weights(panel + 32 + 32 * j);
-      const Pairs w = load_pairs(reinterpret_cast<const std::int8_t*>(panel + 32 + 32 * j));
-      ESPALIER_UNROLL for (int r = 0; r < num_rows; r++)
-        add_products(products[r], w, x + (r * groups + g) * group_len + 2 * j);
-    }
-    ESPALIER_UNROLL for (int r = 0; r < num_rows; r++) sum[r] = fma(to_f32(products[r]), d, sum[r]);
   }
   ESPALIER_UNROLL for (int r = 0; r < num_rows; r++)
-    store(sums + 16 * r, mul(sum[r], set_f32(rows.scale16[row + r])));
+    ESPALIER_UNROLL for (int p = 0; p < num_panels; p++) store(at.sums[p] + 16 * r, sum[r][p]);
 }
 
-// -- a panel --------------------------------------------------------------------------------
+template <int num_rows, int num_panels>
+[[gnu::noinline]] void multiply_q8(const Panels<num_panels>& at, std::int64_t groups,
+                        const PreparedRows& rows, std::int64_t row) {
+  const std::int16_t* x = rows.i16 + row * group_len;
+  F32 sum[num_rows][num_panels];
+  ESPALIER_UNROLL for (int r = 0; r < num_rows; r++)
+    ESPALIER_UNROLL for (int p = 0; p < num_panels; p++) sum[r][p] = zero_f32();
+  for (std::int64_t g = 0; g < groups; g++, x += rows.num_rows * group_len) {
+    I32 products[num_rows][num_panels];
+    ESPALIER_UNROLL for (int r = 0; r < num_rows; r++)
+      ESPALIER_UNROLL for (int p = 0; p < num_panels; p++) products[r][p] = zero_i32();
+    for (int j = 0; j < 16; j++) {
+      Pairs w[num_panels];
+      ESPALIER_UNROLL for (int p = 0; p < num_panels; p++) {
+        const std::uint8_t* pairs = at.weights[p] + g * 544 + 32 + 32 * j;
+        if (j % 2 == 0) prefetch_weights(pairs);
+        w[p] = load_pairs(reinterpret_cast<const std::int8_t*>(pairs));
+      }
+      ESPALIER_UNROLL for (int r = 0; r < num_rows; r++)
+        ESPALIER_UNROLL for (int p = 0; p < num_panels; p++)
+          add_products(products[r][p], w[p], x + r * group_len + 2 * j);
+    }
+    ESPALIER_UNROLL for (int p = 0; p < num_panels; p++) {
+      const F32 d = load_f16(reinterpret_cast<const std::uint16_t*>(at.weights[p] + g * 544));
+      ESPALIER_UNROLL for (int r = 0; r < num_rows; r++)
+        sum[r][p] = fma(to_f32(products[r][p]), d, sum[r][p]);
+    }
+  }
+  ESPALIER_UNROLL for (int r = 0; r < num_rows; r++)
+    ESPALIER_UNROLL for (int p = 0; p < num_panels; p++)
+      store(at.sums[p] + 16 * r, mul(sum[r][p], set_f32(rows.scale16[row + r])));
+}
 
-// Call `work.operator()<n>(row)` for runs of n rows that cover [0, count), n at most `most`.
+// -- panels ---------------------------------------------------------------------------------
+
+// Call `work.operator()<n>()` for the number of rows n, 1 to `most`.
+template <int most, class Work>
+inline void for_rows(std::int64_t n, const Work& work) {
+  if constexpr (most > 1)
+    if (n < most) return for_rows<most - 1>(n, work);
+  work.template operator()<most>();
+}
+
+// Call `work.operator()<n>(row)` for runs of n rows that cover [0, count), at most `most` and as
+// even as can be: few rows at a time leave the processor waiting for its own sums.
 template <int most, class Work>
 inline void for_row_runs(std::int64_t count, const Work& work) {
-  std::int64_t row = 0;
-  for (; row + most <= count; row += most) work.template operator()<most>(row);
-  if constexpr (most > 1)
-    if (row < count)
-      for_row_runs<most - 1>(count - row, [&]<int n>(std::int64_t r) {
-        work.template operator()<n>(row + r);
-      });
+  const std::int64_t runs = (count + most - 1) / most;
+  for (std::int64_t i = 0; i < runs; i++) {
+    const std::int64_t begin = count * i / runs, end = count * (i + 1) / runs;
+    for_rows<most>(end - begin, [&]<int n>() { work.template operator()<n>(begin); });
+  }
 }
 
-// The sums of `count` rows from `row` on with one panel.
-inline void multiply_panel(const LinearOp& op, const Matrix& matrix, std::int64_t index,
-                           const PreparedRows& rows, std::int64_t row, std::int64_t count,
-                           float* sums) {
-  const std::uint8_t* panel = matrix.panel(index);
+// The sums of `count` rows from `row` on with the panels of one matrix, or of two alike.
+template <int num_panels>
+inline void multiply_panels(const LinearOp& op, const Matrix& matrix, const Panels<num_panels>& at,
+                            const PreparedRows& rows, std::int64_t row, std::int64_t count) {
   if (multiplies_i8(op, matrix)) {
     const bool has_min = matrix.format == Format::q4_1;
-    for_row_runs<nibble_rows_at_once>(count, [&]<int n>(std::int64_t r) {
-      multiply_q4<n>(panel, has_min, matrix.num_groups(), rows, row + r, sums + 16 * r);
+    for_row_runs<quantized_rows_at_once>(count, [&]<int n>(std::int64_t r) {
+      multiply_q4<n>(at.from(r), has_min, matrix.num_groups(), rows, row + r);
     });
     return;
   }
   if (multiplies_i16(op, matrix)) {
-    for_row_runs<4>(count, [&]<int n>(std::int64_t r) {
-      multiply_q8<n>(panel, matrix.num_groups(), rows, row + r, sums + 16 * r);
+    for_row_runs<quantized_rows_at_once>(count, [&]<int n>(std::int64_t r) {
+      multiply_q8<n>(at.from(r), matrix.num_groups(), rows, row + r);
     });
     return;
   }
   const std::int64_t inputs = matrix.num_inputs;
   const float* x = (rows.f32 != nullptr ? rows.f32 : op.in) + row * inputs;
-  if (count == 1) return multiply_few<1>(matrix, panel, x, sums);
-  if (count == 2) return multiply_few<2>(matrix, panel, x, sums);
-  alignas(64) float unpacked[block_len * panel_width];
+  if (count <= 2) {
+    for (int p = 0; p < num_panels; p++)
+      for_rows<2>(count, [&]<int n>() {
+        multiply_few<n>(matrix, at.weights[p], x, at.sums[p]);
+      });
+    return;
+  }
+  alignas(64) float unpacked[num_panels][block_len * panel_width];
   for (std::int64_t k = 0; k < inputs; k += block_len) {
     const std::int64_t length = std::min(block_len, inputs - k);
-    const float* block = unpack_block(matrix, panel, k, length, unpacked);
+    const float* blocks[num_panels];
+    for (int p = 0; p < num_panels; p++)
+      blocks[p] = unpack_block(matrix, at.weights[p], k, length, unpacked[p]);
     for_row_runs<sums_at_once>(count, [&]<int n>(std::int64_t r) {
-      add_block<n>(block, x + r * inputs + k, inputs, length, sums + 16 * r, k == 0);
+      add_block<n>(blocks, x + r * inputs + k, inputs, length, at.from(r), k == 0);
     });
   }
 }
@@ -254,28 +312,56 @@ inline void write_outputs(const LinearOp& op, std::int64_t width, std::int64_t r
   store_within(op.out + row * width, column, end, value);
 }
 
-// One panel of every row; the matrix's outputs begin at `column` of the operation's `width`.
-inline void linear_panel(const LinearOp& op, const Matrix& matrix, std::int64_t column,
-                         std::int64_t width, std::int64_t index, const PreparedRows& rows,
-                         std::int64_t num_rows) {
-  Tile tile;
+// Whether so many rows are worth more than one panel at a time: a few only wait for their weights,
+// which are read fastest one panel after the other.
+inline bool takes_many_panels(std::int64_t num_rows) { return num_rows >= 4; }
+
+// Some panels of every row; the matrix's outputs begin at `column` of the operation's `width`.
+template <int num_panels>
+inline void linear_panels(const LinearOp& op, const Matrix& matrix, std::int64_t column,
+                          std::int64_t width, std::int64_t index, const PreparedRows& rows,
+                          std::int64_t num_rows) {
+  Tile tiles[num_panels];
+  Panels<num_panels> at;
+  for (int p = 0; p < num_panels; p++)
+    at.weights[p] = matrix.panel(index + p), at.sums[p] = tiles[p].sums;
   for (std::int64_t row = 0; row < num_rows; row += tile_rows) {
     const std::int64_t count = std::min(tile_rows, num_rows - row);
-    multiply_panel(op, matrix, index, rows, row, count, tile.sums);
-    for (std::int64_t r = 0; r < count; r++)
-      write_outputs(op, width, row + r, column + index * panel_width, column + matrix.num_outputs,
-                    load_f32(tile.sums + 16 * r));
+    multiply_panels(op, matrix, at, rows, row, count);
+    for (int p = 0; p < num_panels; p++)
+      for (std::int64_t r = 0; r < count; r++)
+        write_outputs(op, width, row + r, column + (index + p) * panel_width,
+                      column + matrix.num_outputs, load_f32(tiles[p].sums + 16 * r));
   }
+}
+
+inline void linear_panels(const LinearOp& op, const Matrix& matrix, std::int64_t column,
+                          std::int64_t width, std::int64_t begin, std::int64_t end,
+                          const PreparedRows& rows, std::int64_t num_rows) {
+  std::int64_t i = begin;
+  if (panels_at_once > 1 && takes_many_panels(num_rows))
+    for (; i + panels_at_once <= end; i += panels_at_once)
+      linear_panels<panels_at_once>(op, matrix, column, width, i, rows, num_rows);
+  for (; i < end; i++) linear_panels<1>(op, matrix, column, width, i, rows, num_rows);
 }
 
 inline void swiglu_panel(const LinearOp& op, std::int64_t index, const PreparedRows& rows,
                          std::int64_t num_rows) {
   Tile gate, up;
-  const std::int64_t width = op.matrices[0].num_outputs;
+  const Matrix &gates = op.matrices[0], &ups = op.matrices[1];
+  const std::int64_t width = gates.num_outputs;
+  const auto multiply = [&](std::int64_t row, std::int64_t count) {
+    if constexpr (panels_at_once > 1)
+      if (takes_many_panels(num_rows) && gates.format == ups.format) {
+        const Panels<2> both{{gates.panel(index), ups.panel(index)}, {gate.sums, up.sums}};
+        return multiply_panels(op, gates, both, rows, row, count);
+      }
+    multiply_panels(op, gates, Panels<1>{{gates.panel(index)}, {gate.sums}}, rows, row, count);
+    multiply_panels(op, ups, Panels<1>{{ups.panel(index)}, {up.sums}}, rows, row, count);
+  };
   for (std::int64_t row = 0; row < num_rows; row += tile_rows) {
     const std::int64_t count = std::min(tile_rows, num_rows - row);
-    multiply_panel(op, op.matrices[0], index, rows, row, count, gate.sums);
-    multiply_panel(op, op.matrices[1], index, rows, row, count, up.sums);
+    multiply(row, count);
     for (std::int64_t r = 0; r < count; r++)
       write_outputs(op, width, row + r, index * panel_width, width,
                     mul(silu(load_f32(gate.sums + 16 * r)), load_f32(up.sums + 16 * r)));
@@ -296,8 +382,7 @@ inline void multiply_all(const LinearOp& op, const PreparedRows& rows, std::int6
   for (const Matrix& matrix : op.matrices) {
     const std::int64_t panels = matrix.num_panels();
     team.take(panels, team.grain(panels), [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t i = begin; i < end; i++)
-        linear_panel(op, matrix, column, width, i, rows, num_rows);
+      linear_panels(op, matrix, column, width, begin, end, rows, num_rows);
     });
     column += matrix.num_outputs;
   }

@@ -32,6 +32,7 @@ PreparedRows place_rows(const LinearOp& op, std::int64_t num_rows, std::uint8_t*
   }
   Cursor cursor(memory);
   PreparedRows rows;
+  rows.num_rows = num_rows;
   if (need_f32 && op.norm != nullptr) rows.f32 = cursor.take<float>(num_rows * op.num_inputs());
   if (need_i16) {
     rows.i16 = cursor.take<std::int16_t>(num_rows * groups * group_len);

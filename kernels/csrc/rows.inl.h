@@ -62,26 +62,28 @@ inline void quantize_i16(const InputRow& x, const PreparedRows& rows, std::int64
   }
   const float scale = largest(peak) / 32767.f;
   const F32 inverse = set_f32(scale > 0.f ? 1.f / scale : 0.f);
-  std::int16_t* out = rows.i16 + row * padded;
-  for (std::int64_t k = 0; k < padded; k += 16)
-    store_i16(out + k, to_i32(mul(x[k], inverse)));
+  std::int16_t* out = rows.i16 + row * group_len;
+  for (std::int64_t k = 0; k < padded; k += group_len, out += rows.num_rows * group_len) {
+    store_i16(out, to_i32(mul(x[k], inverse)));
+    store_i16(out + 16, to_i32(mul(x[k + 16], inverse)));
+  }
   rows.scale16[row] = scale + sum(news);
 }
 
 inline void quantize_i8(const InputRow& x, const PreparedRows& rows, std::int64_t row,
                         std::int64_t padded) {
   const std::int64_t groups = padded / group_len;
-  std::int8_t* out = rows.i8 + row * padded;
   for (std::int64_t g = 0; g < groups; g++) {
+    const std::int64_t at = g * rows.num_rows + row;
     const F32 a = x[g * group_len], b = x[g * group_len + 16];
     const float scale = largest(max(abs(a), abs(b))) / 127.f;
     const F32 inverse = set_f32(scale > 0.f ? 1.f / scale : 0.f);
     const I32 qa = to_i32(mul(a, inverse)), qb = to_i32(mul(b, inverse));
-    store_i8(out + g * group_len, qa);
-    store_i8(out + g * group_len + 16, qb);
+    store_i8(rows.i8 + at * group_len, qa);
+    store_i8(rows.i8 + at * group_len + 16, qb);
     const float honest = scale + sum(not_finite(a, not_finite(b, zero_f32())));
-    rows.scale8[row * groups + g] = honest;
-    rows.sum8[row * groups + g] = honest * static_cast<float>(sum(add(qa, qb)));
+    rows.scale8[at] = honest;
+    rows.sum8[at] = honest * static_cast<float>(sum(add(qa, qb)));
   }
 }
 

@@ -12,7 +12,8 @@ struct F32 {
   __m256 lo, hi;
 };
 // Sums that stay in registers beside what is added to them.
-inline constexpr int nibble_rows_at_once = 4;
+inline constexpr int panels_at_once = 1;
+inline constexpr int quantized_rows_at_once = 4;
 inline constexpr int sums_at_once = 6;
 
 struct I32 {

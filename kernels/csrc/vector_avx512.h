@@ -18,7 +18,8 @@ struct F32 {
   __m512 all;
 };
 // Sums that stay in registers beside what is added to them.
-inline constexpr int nibble_rows_at_once = 6;
+inline constexpr int panels_at_once = 2;
+inline constexpr int quantized_rows_at_once = 6;
 inline constexpr int sums_at_once = 12;
 
 struct I32 {

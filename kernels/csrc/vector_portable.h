@@ -21,7 +21,8 @@ struct F32 {
   Floats lane;
 };
 // Sums that stay in registers beside what is added to them.
-inline constexpr int nibble_rows_at_once = 4;
+inline constexpr int panels_at_once = 1;
+inline constexpr int quantized_rows_at_once = 4;
 inline constexpr int sums_at_once = 6;
 
 struct I32 {
