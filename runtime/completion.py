@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 
 import msgspec
 
@@ -13,9 +14,10 @@ from .programs.backend import GenerateChunk
 class Completion(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that one choice gave. `ids` has all output tokens, a matched stop included.
 
-    `num_kept_tokens` of them lie wholly inside the text. `grammar` is there if there was a
-    constraint. Where the end did not come from the
-    scheduler, as a process died or the runtime shut down, `usage` says nothing of the cache.
+    `num_kept_tokens` of them lie wholly inside the text; at the places `forced` are those that a
+    constraint forced. `grammar` is there if there was a constraint. Where the end did not come
+    from the scheduler, as a process died or the runtime shut down, `usage` says nothing of the
+    cache.
     """
 
     text: str
@@ -26,6 +28,7 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     prompt_logprobs: tuple[TokenLogprob, ...] | None = None
     num_kept_tokens: int = 0
     grammar: GrammarReport | None = None
+    forced: tuple[int, ...] = ()
 
 
 def collect(chunks: Iterable[GenerateChunk]) -> list[Completion]:
@@ -42,6 +45,12 @@ def merge(chunks: Sequence[GenerateChunk]) -> GenerateChunk:
         return chunks[0]
     logprobs = [entry for chunk in chunks for entry in chunk.logprobs or ()]
     wanted = any(chunk.logprobs is not None for chunk in chunks)
+    starts = accumulate((len(chunk.ids) for chunk in chunks), initial=0)
+    forced = [
+        start + place
+        for start, chunk in zip(starts, chunks, strict=False)
+        for place in chunk.forced
+    ]
     prompt = next((c.prompt_logprobs for c in chunks if c.prompt_logprobs is not None), None)
     return msgspec.structs.replace(
         chunks[-1],
@@ -49,6 +58,7 @@ def merge(chunks: Sequence[GenerateChunk]) -> GenerateChunk:
         ids=tuple(token_id for chunk in chunks for token_id in chunk.ids),
         logprobs=tuple(logprobs) if wanted else None,
         prompt_logprobs=prompt,
+        forced=tuple(forced),
     )
 
 
@@ -64,4 +74,5 @@ def complete(whole: GenerateChunk) -> Completion:
         prompt_logprobs=whole.prompt_logprobs,
         num_kept_tokens=whole.num_kept_tokens,
         grammar=whole.grammar,
+        forced=whole.forced,
     )

@@ -209,7 +209,8 @@ class TokenOutput(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     With `finish` set this is the request's last message: `usage` is set;
     `num_text_bytes` is the length of the output text in bytes after a stop string was cut
     off, `num_kept_tokens` the number of output tokens that lie wholly before that cut.
-    `prompt_logprobs` comes whole with the first output after the prompt is computed.
+    `prompt_logprobs` comes whole with the first output after the prompt is computed. `forced` are
+    the places in `ids` of tokens that no step has sampled: the constraint left no choice.
     `times` are there if the request is `timed`, `grammar` if it was generated under one.
     """
 
@@ -224,3 +225,4 @@ class TokenOutput(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     num_kept_tokens: int = 0
     times: RequestTimes | None = None
     grammar: GrammarReport | None = None
+    forced: tuple[int, ...] = ()

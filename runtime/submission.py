@@ -170,6 +170,7 @@ def text_chunk(detokenizer: IncrementalDetokenizer, output: TokenOutput) -> Gene
         ids=output.ids,
         logprobs=output.logprobs,
         prompt_logprobs=output.prompt_logprobs,
+        forced=output.forced,
         finish=output.finish,
         usage=output.usage,
         num_kept_tokens=output.num_kept_tokens,

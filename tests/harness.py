@@ -56,6 +56,7 @@ class Outcome:
     ids: list[int] = field(default_factory=list[int])
     logprobs: list[TokenLogprob] = field(default_factory=list[TokenLogprob])
     prompt_logprobs: list[TokenLogprob] | None = None
+    forced: list[int] = field(default_factory=list[int])
     finals: list[TokenOutput] = field(default_factory=list[TokenOutput])
 
     @property
@@ -159,6 +160,7 @@ class Harness:
         for output in outputs:
             outcome = self.outcomes[output.rid, output.choice]
             assert not outcome.finals, f"{output.rid} got a message after its final one"
+            outcome.forced += (len(outcome.ids) + place for place in output.forced)
             outcome.ids += output.ids
             outcome.logprobs += output.logprobs or ()
             if output.prompt_logprobs is not None:
@@ -166,6 +168,7 @@ class Harness:
                 outcome.prompt_logprobs = list(output.prompt_logprobs)
             if output.finish is not None:
                 outcome.finals.append(output)
+                assert len(outcome.forced) == outcome.usage.forced_tokens
 
     def submit(
         self,

@@ -61,6 +61,7 @@ class _MetaInfo(msgspec.Struct):
     output_top_logprobs: list[list[_Entry] | None] | None = None
     input_token_logprobs: list[_Entry] | None = None
     input_top_logprobs: list[list[_Entry] | None] | None = None
+    forced: tuple[int, ...] = ()
 
 
 class _Output(msgspec.Struct):
@@ -114,6 +115,7 @@ class ChunkReader:
             usage=None if finish is None else _usage(meta),
             num_kept_tokens=0 if finish is None else meta.kept_tokens,
             grammar=meta.grammar,
+            forced=meta.forced,
         )
 
     def check_ended(self) -> None:

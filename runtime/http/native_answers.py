@@ -25,9 +25,11 @@ class Shown:
     text: str = ""
     ids: list[int] = field(default_factory=list[int])
     logprobs: Logprobs = field(default_factory=Logprobs)
+    forced: list[int] = field(default_factory=list[int])  # places in `ids`
 
     def extend(self, other: Shown) -> None:
         self.text += other.text
+        self.forced += [len(self.ids) + place for place in other.forced]
         self.ids += other.ids
         for side, entries in other.logprobs.items():
             self.logprobs.setdefault(side, []).extend(entries)
@@ -42,7 +44,7 @@ class Answers:
     def shown(self, output: Completion | GenerateChunk) -> Shown:
         """What `output` has."""
         logprobs = self._logprobs(output.prompt_logprobs, output.logprobs)
-        return Shown(output.text, list(output.ids), logprobs)
+        return Shown(output.text, list(output.ids), logprobs, list(output.forced))
 
     def whole(self, completion: Completion, elapsed_s: float) -> Json:
         """A choice that has ended, `elapsed_s` after its arrival."""
@@ -62,7 +64,7 @@ class Answers:
             "kept_tokens": end.num_kept_tokens,
             "e2e_latency": elapsed_s,
             **_grammar(end.grammar),
-            **shown.logprobs,
+            **_of_tokens(shown),
         }
         stop = matched_text(end.finish, self._tokenizer) if self._ask.no_stop_trim else ""
         return {"text": shown.text + stop, "output_ids": shown.ids, "meta_info": meta}
@@ -74,7 +76,7 @@ class Answers:
             "finish_reason": None,
             "prompt_tokens": len(self._ask.call.input_ids),
             "completion_tokens": num_tokens,
-            **shown.logprobs,
+            **_of_tokens(shown),
         }
         return {"text": shown.text, "output_ids": shown.ids, "meta_info": meta}
 
@@ -130,6 +132,11 @@ class StreamedChoice:
         if not (chunk.text or chunk.ids or chunk.prompt_logprobs):
             return None
         return self._answers.part(shown, self._num_tokens)
+
+
+def _of_tokens(shown: Shown) -> Json:
+    """What there is to tell of each of the tokens shown."""
+    return {**({"forced": shown.forced} if shown.forced else {}), **shown.logprobs}
 
 
 def _grammar(report: GrammarReport | None) -> Json:

@@ -59,6 +59,7 @@ class GenerateChunk(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     `text` is a delta: the concatenation over a choice's chunks is its output text, with a
     matched stop string already cut off. `num_kept_tokens` (last chunk) is the number of the
     choice's ids that lie wholly inside that text, `grammar` (last chunk) tells of its constraint.
+    `forced` are the places in `ids` of tokens that a constraint forced.
     """
 
     choice: int = 0
@@ -71,6 +72,7 @@ class GenerateChunk(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     num_kept_tokens: int = 0
     times: RequestTimes | None = None
     grammar: GrammarReport | None = None
+    forced: tuple[int, ...] = ()
 
 
 class Backend(Protocol):

@@ -166,6 +166,7 @@ def _final_message(request: Request, end: End, news: Settlement) -> TokenOutput:
         ids=news.ids,
         logprobs=news.logprobs,
         prompt_logprobs=news.prompt_logprobs,
+        forced=news.forced,
         finish=end.reason,
         usage=Usage(
             prompt_tokens=request.prompt_len,

@@ -18,9 +18,9 @@ from .step import StepRow
 class Settlement:
     """What a row gave: news for the client, the request's end if this was it.
 
-    `num_forced` ids behind the sampled one are certain. `respelled`: the sampled one has become
-    another. `poisoned`: its logits were NaN, so the KV that it was computed from is not to be
-    trusted.
+    `num_forced` ids behind the sampled one are certain; `forced` are the places in `ids` of all
+    that no step has sampled. `respelled`: the sampled one has become another. `poisoned`: its
+    logits were NaN, so the KV that it was computed from is not to be trusted.
     """
 
     ids: tuple[int, ...] = ()
@@ -28,6 +28,7 @@ class Settlement:
     prompt_logprobs: tuple[TokenLogprob, ...] | None = None
     end: End | None = None
     num_forced: int = 0
+    forced: tuple[int, ...] = ()
     respelled: bool = False
     poisoned: bool = False
 
@@ -46,6 +47,7 @@ class Settlement:
             ids=self.ids,
             logprobs=self.logprobs,
             prompt_logprobs=self.prompt_logprobs,
+            forced=self.forced,
         )
 
 
@@ -79,12 +81,14 @@ def settle_row(
     own = _token_logprob(sampled)
     if taken.respelled is not None:
         own = TokenLogprob(taken.respelled, None)
+    ids = (*opening, own.token_id, *taken.ids)
     return Settlement(
-        ids=(*opening, own.token_id, *taken.ids),
+        ids=ids,
         logprobs=_logprobs(request, opening, (own,), taken.ids),
         prompt_logprobs=prompt_logprobs,
         end=end or taken.end,
         num_forced=len(taken.ids),
+        forced=(*range(len(opening)), *range(len(opening) + 1, len(ids))),
         respelled=taken.respelled is not None,
     )
 
@@ -103,7 +107,8 @@ def with_opening(request: Request, news: Settlement) -> Settlement:
     if not opening:
         return news
     assert not news.ids, "a sampled token comes with the opening"
-    return replace(news, ids=opening, logprobs=_logprobs(request, opening, (), ()))
+    logprobs = _logprobs(request, opening, (), ())
+    return replace(news, ids=opening, logprobs=logprobs, forced=tuple(range(len(opening))))
 
 
 @dataclass(frozen=True, slots=True)

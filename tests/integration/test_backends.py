@@ -10,7 +10,9 @@ import pytest
 from pydantic import BaseModel, Field
 
 import espalier as esp
+from espalier.runtime.completion import Completion, collect
 from espalier.runtime.engine import Engine
+from espalier.runtime.messages import JsonSchema, LogprobOptions
 from espalier.runtime.programs.backend import Backend, GenerateCall, TextPiece
 from espalier.runtime.programs.executor import ProgramHost
 from espalier.runtime.programs.values import GenInfo, SelectInfo
@@ -96,6 +98,31 @@ def test_the_same_ids_everywhere(hosts: dict[str, ProgramHost], name: str) -> No
     there = hosts[name].executor
     here = hosts["engine"].executor
     assert there.run(ids(there.backend)).result() == here.run(ids(here.backend)).result()
+
+
+@pytest.mark.parametrize("name", ["engine", *TEXT_BACKENDS])
+def test_forced_tokens_are_marked(hosts: dict[str, ProgramHost], name: str) -> None:
+    async def answer(backend: Backend) -> Completion:
+        good = '{"type": "boolean"}'
+        schema = (
+            f'{{"type": "object", "properties": {{"is_good": {good}}}, "required": ["is_good"]}}'
+        )
+        call = GenerateCall(
+            input_ids=await backend.encode([TextPiece("A record:")]),
+            sampling=esp.SamplingParams(max_new_tokens=40, temperature=0.0),
+            constraint=JsonSchema(schema),
+            logprobs=LogprobOptions(output=True),
+        )
+        [whole] = collect([chunk async for chunk in backend.generate(call)])
+        return whole
+
+    executor = hosts[name].executor
+    whole = executor.run(answer(executor.backend)).result()
+    assert len(whole.forced) == whole.usage.forced_tokens > 2
+    assert whole.logprobs is not None
+    assert all(whole.logprobs[place].logprob is None for place in whole.forced)
+    here = hosts["engine"].executor
+    assert whole.forced == here.run(answer(here.backend)).result().forced
 
 
 @pytest.mark.parametrize("name", TEXT_BACKENDS)
