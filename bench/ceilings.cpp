@@ -1,6 +1,7 @@
 // What this processor can do at best, on all given threads at once: reads of memory, and
 // multiply-add loops that touch nothing but registers, with the widest instructions that it has.
 // Prints one line a figure.
+#include <sched.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -15,6 +16,16 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// Keep the calling thread on the index-th of the processors that the program may use.
+void stay(int index) {
+  cpu_set_t allowed, own;
+  sched_getaffinity(0, sizeof allowed, &allowed);
+  CPU_ZERO(&own);
+  for (int cpu = 0, seen = 0; cpu < CPU_SETSIZE; cpu++)
+    if (CPU_ISSET(cpu, &allowed) && seen++ == index) CPU_SET(cpu, &own);
+  if (CPU_COUNT(&own) == 1) sched_setaffinity(0, sizeof own, &own);
+}
+
 // The rate at which all threads together do `work(thread)`, each `amount`: best of several.
 template <class Work>
 double best_rate(int num_threads, double amount, const Work& work) {
@@ -25,6 +36,7 @@ double best_rate(int num_threads, double amount, const Work& work) {
     std::vector<Clock::time_point> begins(num_threads), ends(num_threads);
     for (int t = 0; t < num_threads; t++)
       threads.emplace_back([&, t] {
+        stay(t);
         ready++;
         while (ready < num_threads) {
         }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import tempfile
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
 from bench.report import Row
@@ -14,7 +14,11 @@ _SOURCE = Path(__file__).with_name("ceilings.cpp")
 
 @dataclass(frozen=True, slots=True)
 class Ceilings:
-    """Of all given threads together. `nibble_gop_s`: bytes times 4-bit numbers."""
+    """Of all given threads together. `nibble_gop_s`: bytes times 4-bit numbers.
+
+    What others leave of a shared machine differs from minute to minute: measure ceilings before
+    and after what they are for, and take the `higher` ones.
+    """
 
     read_gb_s: float
     fma_gflop_s: float
@@ -33,6 +37,11 @@ class Ceilings:
             )
         figures = dict(line.split() for line in done.stdout.splitlines())
         return cls(**{name: float(value) for name, value in figures.items()})
+
+    def higher(self, other: Ceilings) -> Ceilings:
+        """Each figure from where it is higher."""
+        ours, theirs = astuple(self), astuple(other)
+        return Ceilings(*(max(pair) for pair in zip(ours, theirs, strict=True)))
 
     def rows(self) -> list[Row]:
         return [

@@ -7,6 +7,7 @@ values are read; a prefill not faster than its products are computed.
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -33,6 +34,10 @@ PREFILL_LEN = 1024
 BATCH = (16, 134, 64)
 MIB = 1 << 20
 _REST_S = 0.5
+
+
+def measured_ceilings() -> Ceilings:
+    return Ceilings.measure(len(os.sched_getaffinity(0)))
 
 
 class NativeClock:
@@ -95,12 +100,10 @@ async def _generate(engine: Engine, ids: list[int], new: int) -> tuple[float, fl
     return first - start, perf_counter() - first
 
 
-def decode_rows(
-    engine: Engine, model: Model, dtype: WeightDtype, ceilings: Ceilings, rounds: int
-) -> list[Row]:
+def decode_rows(engine: Engine, model: Model, dtype: WeightDtype, rounds: int) -> list[Row]:
     length, new = DECODE
     kv_nbytes = KVPool.bytes_per_slot(model.config, "float32") * (length + new / 2)
-    floor = ceilings.read_gb_s * 1e9 / (weight_nbytes(model) + kv_nbytes)
+    before = measured_ceilings()
     rates: list[float] = []
     shares: list[float] = []
     for index in range(rounds + 1):
@@ -110,9 +113,12 @@ def decode_rows(
         if index:  # the first round warms up
             rates.append((new - 1) / decode_s)
             shares.append(1 - clock.seconds / (ttft_s + decode_s))
+    ceilings = before.higher(measured_ceilings())
+    floor = ceilings.read_gb_s * 1e9 / (weight_nbytes(model) + kv_nbytes)
     name = f"decode, 1 stream, {dtype}"
     return [
         median_row(name, rates, "tok/s", f"the floor is {floor:.0f}"),
+        Row(f"{name}: ceiling of reads", ceilings.read_gb_s, "GB/s"),
         Row(
             f"{name}: of the floor",
             median(rates) / floor,
@@ -130,9 +136,8 @@ def decode_rows(
     ]
 
 
-def prefill_rows(
-    engine: Engine, model: Model, dtype: WeightDtype, ceilings: Ceilings, rounds: int
-) -> list[Row]:
+def prefill_rows(engine: Engine, model: Model, dtype: WeightDtype, rounds: int) -> list[Row]:
+    before = measured_ceilings()
     times: list[float] = []
     for index in range(rounds + 1):
         _rest(engine)
@@ -140,6 +145,7 @@ def prefill_rows(
         ttft_s, _ = asyncio.run(_generate(engine, ids, 1))
         if index:
             times.append(ttft_s)
+    ceilings = before.higher(measured_ceilings())
     flops = prefill_flops(model, PREFILL_LEN)
     rates = [flops / seconds / 1e9 for seconds in times]
     speeds = [PREFILL_LEN / seconds for seconds in times]
@@ -150,6 +156,7 @@ def prefill_rows(
     ]
     if dtype == "float32":
         share = median(rates) / ceilings.fma_gflop_s
+        rows.append(Row(f"{name}: ceiling of FMA", ceilings.fma_gflop_s, "GFLOP/s"))
         rows.append(Row(f"{name}: of the FMA ceiling", share, "x", target=0.75))
     return rows
 
@@ -191,13 +198,13 @@ def memory_row() -> Row:
     )
 
 
-def kernel_rows(ceilings: Ceilings, rounds: int) -> list[Row]:
+def kernel_rows(rounds: int) -> list[Row]:
     """All figures of the native kernels."""
-    rows = ceilings.rows()
+    rows = measured_ceilings().rows()
     for dtype in DTYPES:
         model = load_model(EngineConfig(dtype=dtype))
         with Engine(dtype=dtype) as engine:
-            rows += decode_rows(engine, model, dtype, ceilings, rounds)
-            rows += prefill_rows(engine, model, dtype, ceilings, rounds)
+            rows += decode_rows(engine, model, dtype, rounds)
+            rows += prefill_rows(engine, model, dtype, rounds)
             rows += batch_rows(engine, dtype, rounds)
     return [*rows, memory_row()]

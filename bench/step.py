@@ -11,7 +11,6 @@ same weights and the same number of threads.
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -20,7 +19,6 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM
 
-from bench.ceilings import Ceilings
 from bench.constrained import constrained_rows
 from bench.http import http_rows
 from bench.kernels import kernel_rows
@@ -167,7 +165,7 @@ def main() -> None:
             rows = http_rows(engine, args.rounds)
         publish("http", rows, args.json)
         return
-    rows = kernel_rows(Ceilings.measure(len(os.sched_getaffinity(0))), args.rounds)
+    rows = kernel_rows(args.rounds)
     source = resolve_model("smollm2", cache_dir=default_cache_dir())
     with Engine(dtype="float32") as engine:
         rows += against_peer(engine, Transformers(source.path), args.rounds)
