@@ -1,5 +1,5 @@
-// What this processor can do at best, on all given threads at once: reads of memory, and
-// multiply-add loops that touch nothing but registers, with the widest instructions that it has.
+// What this machine can do at best: one thread's first writes to new memory, and on all given
+// threads at once reads of memory, and multiply-add loops that touch nothing but registers, with the widest instructions that it has.
 // Prints one line a figure.
 #include <sched.h>
 #include <sys/mman.h>
@@ -53,6 +53,14 @@ double best_rate(int num_threads, double amount, const Work& work) {
 }
 
 constexpr std::size_t read_nbytes = 256u << 20;
+
+// GB/s of huge pages that are touched for the first time since the program has them.
+double touch_rate(char* memory, std::size_t nbytes) {
+  const auto begin = Clock::now();
+  for (std::size_t i = 0; i < nbytes; i += 4096) memory[i] = 1;
+  return static_cast<double>(nbytes) / 1e9 / std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
 constexpr long turns = 4'000'000;
 
 #if defined(__x86_64__)
@@ -135,7 +143,9 @@ int main(int argc, char** argv) {
   void* memory = mmap(nullptr, nbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   madvise(memory, nbytes, MADV_HUGEPAGE);
   char* bytes = static_cast<char*>(memory);
-  for (std::size_t i = 0; i < nbytes; i += 4096) bytes[i] = 1;
+  std::printf("touch_gb_s %.2f\n", touch_rate(bytes, nbytes));
+  madvise(memory, nbytes, MADV_DONTNEED);  // to the system, which has not given it to its host yet
+  std::printf("touch_again_gb_s %.2f\n", touch_rate(bytes, nbytes));
   const auto read = [&](int thread) { read_all(bytes + thread * read_nbytes); };
   std::printf("read_gb_s %.2f\n", best_rate(num_threads, read_nbytes / 1e9, read));
   const auto print = [&](const char* name, const Loop& loop) {

@@ -14,12 +14,16 @@ _SOURCE = Path(__file__).with_name("ceilings.cpp")
 
 @dataclass(frozen=True, slots=True)
 class Ceilings:
-    """Of all given threads together. `nibble_gop_s`: bytes times 4-bit numbers.
+    """Of all given threads together. `nibble_gop_s`: bytes times 4-bit numbers. `touch_gb_s`: of
+    one thread, first writes to huge pages; `touch_again_gb_s`: to pages that the system has had
+    before, where a virtual machine's host need not find any.
 
     What others leave of a shared machine differs from minute to minute: measure ceilings before
     and after what they are for, and take the `higher` ones.
     """
 
+    touch_gb_s: float
+    touch_again_gb_s: float
     read_gb_s: float
     fma_gflop_s: float
     byte_gop_s: float
@@ -45,6 +49,8 @@ class Ceilings:
 
     def rows(self) -> list[Row]:
         return [
+            Row("first writes to new memory", self.touch_gb_s, "GB/s"),
+            Row("first writes to memory that the system has had", self.touch_again_gb_s, "GB/s"),
             Row("ceiling: reads of memory", self.read_gb_s, "GB/s"),
             Row("ceiling: FMA on registers", self.fma_gflop_s, "GFLOP/s"),
             Row("ceiling: products of bytes", self.byte_gop_s, "GOP/s"),
