@@ -1,6 +1,6 @@
 // What this machine can do at best: one thread's first writes to new memory, and on all given
-// threads at once reads of memory, and multiply-add loops that touch nothing but registers, with the widest instructions that it has.
-// Prints one line a figure.
+// threads at once reads of memory, and multiply-add loops that touch nothing but registers, with
+// the widest instructions that it has. Prints one line a figure.
 #include <sched.h>
 #include <sys/mman.h>
 
@@ -58,7 +58,8 @@ constexpr std::size_t read_nbytes = 256u << 20;
 double touch_rate(char* memory, std::size_t nbytes) {
   const auto begin = Clock::now();
   for (std::size_t i = 0; i < nbytes; i += 4096) memory[i] = 1;
-  return static_cast<double>(nbytes) / 1e9 / std::chrono::duration<double>(Clock::now() - begin).count();
+  const std::chrono::duration<double> taken = Clock::now() - begin;
+  return static_cast<double>(nbytes) / 1e9 / taken.count();
 }
 
 constexpr long turns = 4'000'000;
@@ -124,7 +125,9 @@ struct Loops {
 
 Loops best_loops() {
   if (!__builtin_cpu_supports("avx512bw"))
-    return {{fma_loop, turns * 12. * 16}, {byte_loop, turns * 8. * 64}, {nibble_loop, turns * 8. * 64}};
+    return {{fma_loop, turns * 12. * 16},
+            {byte_loop, turns * 8. * 64},
+            {nibble_loop, turns * 8. * 64}};
   const Loop fma{wide_fma_loop, turns * 12. * 32};
   if (__builtin_cpu_supports("avx512vnni")) {
     const Loop vnni{vnni_loop, turns * 12. * 128};

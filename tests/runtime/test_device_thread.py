@@ -60,15 +60,14 @@ def test_work_goes_first_and_keeps_its_order() -> None:
     while idle.calls < 3:
         sleep(0.001)
     gate: Future[None] = Future()
-    first = device.submit(lambda: gate.result(_WAIT_S))
+    first = device.submit(lambda: (idle.calls, gate.result(_WAIT_S))[0])
     work = [device.submit(lambda i=i: done.append(i)) for i in range(50)]  # type: ignore[misc]
-    calls = idle.calls
+    calls_at_the_end = device.submit(lambda: idle.calls)  # before it is idle again
     gate.set_result(None)
-    first.result(_WAIT_S)
     for future in work:
         future.result(_WAIT_S)
     assert done == list(range(50))
-    assert idle.calls <= calls + 1, "idle work came between pieces of work"
+    assert calls_at_the_end.result(_WAIT_S) == first.result(_WAIT_S)
     device.close()  # whatever idle work there still is
 
 
